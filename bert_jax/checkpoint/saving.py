@@ -18,7 +18,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from bert_jax.checkpoint.checksums import array_digests
-from bert_jax.checkpoint.leaves import PyTree, check_structure, flatten, nest
+from bert_jax.checkpoint.leaves import PyTree, flatten, nest
 from bert_jax.checkpoint.reading import (
     FROZEN,
     METADATA_KEY,
@@ -26,7 +26,6 @@ from bert_jax.checkpoint.reading import (
     Damaged,
     absolute,
     agree,
-    describe,
     is_committed,
     is_step,
     list_steps,
@@ -36,7 +35,7 @@ from bert_jax.checkpoint.reading import (
 )
 from bert_jax.errors import StorageError, UserError, file_error
 from bert_jax.io import atomic, files
-from bert_jax.io.wording import counted, some
+from bert_jax.io.wording import counted
 from bert_jax.parallel import collective
 
 _TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a directory that orbax has not completed
@@ -247,26 +246,6 @@ class Checkpointer:
                 "or start from scratch in another work directory"
             )
         return None
-
-    def check_frozen(self, frozen: PyTree) -> None:
-        """Raises UserError if frozen parameters differ from those that the run was saved with.
-
-        Args:
-            frozen: frozen parameters, as in the state, on the devices. Those that are not saved, and those
-                that are saved and not given, are not compared.
-        """
-        path = os.path.join(self.path, FROZEN)
-        if not self._primary_sees(path):
-            return
-        saved = describe(path)
-        arrays = {name: x for name, x in flatten({FROZEN: frozen}).items() if name in saved}
-        check_structure(path, {name: saved[name] for name in arrays}, arrays)
-        digests = array_digests(arrays)
-        if changed := [name for name in arrays if saved[name].digest != digests[name]]:
-            raise UserError(
-                f"{some(changed)}: the frozen parameters are not those that {self.path} was trained with; "
-                "give the same checkpoint as before, or start another work directory"
-            )
 
     # The steps on disk
 

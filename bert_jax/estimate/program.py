@@ -20,7 +20,7 @@ from bert_jax.parallel import sharding
 from bert_jax.parallel.device_memory import DoesNotFit, bytes_on_device, parse_out_of_memory
 from bert_jax.runs import benchmark, pretrain
 from bert_jax.settings.pretrain_config import PretrainConfig
-from bert_jax.training import auto_accumulation, budget, flops
+from bert_jax.training import auto_accumulation, flops
 from bert_jax.training.step import TrainSetup
 
 
@@ -131,7 +131,7 @@ class TrainStep:
         learned = pretrain.make_objective(config, masked_lm, rows.length)
         task = pretrain.trainable(config, learned)
         program = TrainSetup.from_config(config, task, devices)
-        self.mesh, self.state, self._budget = program.mesh, program.abstract_state, program.budget
+        self.mesh, self.state = program.mesh, program.abstract_state
         self._flops = flops.row_flops(task)
         parts = [learned, learned.generator] if isinstance(learned, ReplacedTokens) else [learned]
         self.encoders = [each for each in map(encoder_config, parts) if each is not None]
@@ -200,12 +200,9 @@ class TrainStep:
 
     def _batch(self, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
         where = sharding.batch_sharding(self.mesh)
-        arrays = dict(self.rows.arrays)
-        if self._budget and self._budget.of_time:
-            arrays[budget.ELAPSED] = (), "uint32"
         return {
             name: jax.ShapeDtypeStruct((batch_size, *shape), dtype, sharding=where)
-            for name, (shape, dtype) in arrays.items()
+            for name, (shape, dtype) in self.rows.arrays.items()
         }
 
     def argument_bytes(self, batch_size: int) -> float:

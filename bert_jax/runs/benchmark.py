@@ -199,7 +199,7 @@ def time_train_step(
     log(f"compiling the train step for {wording.counted(rows, 'row')} of {length} tokens")
     began = time.perf_counter()
     lowered = program.step_with(accumulate_steps).lower(
-        program.abstract_state, program.place(first), np.uint32(seed)
+        program.abstract_state, sharding.global_batch(first, program.mesh), np.uint32(seed)
     )
     step = lowered.compile()
     compile_seconds = time.perf_counter() - began
@@ -209,7 +209,7 @@ def time_train_step(
         f"{_WARM_UP_STEPS} of warm-up"
     )
     state = init_state(objective, program.optimizer, mesh, seed, program.abstract_state)
-    host_batch, batch = first, program.place(first)
+    host_batch, batch = first, sharding.global_batch(first, program.mesh)
     seconds, counts = [], []
     for _ in range(_WARM_UP_STEPS + steps):
         counts.append(_count(row_flops, host_batch, task.masking.prob))
@@ -217,7 +217,7 @@ def time_train_step(
         state, metrics = step(state, batch, np.uint32(seed))
         following = next(supply)
         if following is not host_batch:  # the same object stays on the devices
-            host_batch, batch = following, program.place(following)
+            host_batch, batch = following, sharding.global_batch(following, program.mesh)
         jax.block_until_ready((state, metrics, batch))
         seconds.append(time.perf_counter() - began)
     seconds, counts = seconds[_WARM_UP_STEPS:], counts[_WARM_UP_STEPS:]

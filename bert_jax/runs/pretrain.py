@@ -42,7 +42,7 @@ from bert_jax.settings.pretrain_config import PretrainConfig, PretrainEvalConfig
 from bert_jax.settings.run_config import ModelConfig
 from bert_jax.tasks.rows import outputs
 from bert_jax.tokenization import SPECIAL_TOKENS, Tokenizer
-from bert_jax.training import auto_accumulation, budget, flops, train
+from bert_jax.training import auto_accumulation, flops, train
 from bert_jax.training.adapters import adapt, describe, load_initial
 from bert_jax.training.evaluators import EvalStep, EvaluationContext, Evaluator, RecordEvaluator
 from bert_jax.training.metrics import MetricsWriter
@@ -122,16 +122,15 @@ def _open(config, workdir, explicit, allow_changes, evaluators, log, memory_limi
     learned = distillation.read_teacher(learned, config, HEAD, workdir, log)
     objective = trainable(config, learned)
     sentences = _fillable_sentences(config, learned, data.tokenizer)
-    make_optimizer(config.optimizer, budget.schedule_steps(config), None)
+    make_optimizer(config.optimizer, config.steps, None)
     mesh = sharding.mesh_of(config.mesh)
     for size in config.batch_sizes.values:
         sharding.check_batch_size(size, mesh, config.accumulate_steps)
     local_rows = functools.cache(functools.partial(sharding.local_rows, mesh))
 
     primary = jax.process_index() == 0
-    total = 0 if budget.from_config(config) else config.steps  # The number of steps of a budget is not known.
     writer = MetricsWriter(
-        workdir, total_steps=total, primary=primary, trackers=config.trackers, config=config.to_dict()
+        workdir, total_steps=config.steps, primary=primary, trackers=config.trackers, config=config.to_dict()
     )
     log = writer.message
     held = cleanup.enter_context(WorkDir(workdir, primary=primary, log=log))
@@ -310,10 +309,9 @@ def _open_splits(
 def _describe_data(config: PretrainConfig, data: Records) -> Iterator[str]:
     """Yields lines about the rows and epochs of a run, and its evaluation."""
     total = config.batch_sizes.total_before(config.steps)
-    limit = "at most " if budget.from_config(config) else ""
     most = _MANY_EPOCHS_CONTINUED if config.init_from else _MANY_EPOCHS
     length = data.train.max_seq_length
-    yield f"{limit}{counted(config.steps, 'step')}, {counted(total, 'row')} of {length} tokens"
+    yield f"{counted(config.steps, 'step')}, {counted(total, 'row')} of {length} tokens"
     replayed = loader.replayed_before(total, data.replay_share)
     for name, dataset, used in (
         (config.data.dir, data.train, total - replayed),
@@ -322,7 +320,7 @@ def _describe_data(config: PretrainConfig, data: Records) -> Iterator[str]:
         if dataset:
             epochs = used / len(dataset)
             yield f"{counted(len(dataset), 'row')} in {name}: {epochs:,.3g} epochs"
-            if epochs > most and not limit:
+            if epochs > most:
                 yield (
                     f"warning: the model will see every row of {name} {epochs:,.0f} times; 3 epochs are "
                     f"--config.steps={max(2, 3 * config.steps // round(epochs))}"

@@ -15,7 +15,6 @@ from bert_jax.objectives.masking import MaskingOptions, default_max_predictions,
 from bert_jax.settings import config_fields
 from bert_jax.settings.config_fields import Part, amount, fixed, free, option
 from bert_jax.settings.run_config import (
-    BudgetConfig,
     EvalConfig,
     PretrainDistillationConfig,
     PretrainOptimizerConfig,
@@ -224,8 +223,7 @@ class PretrainDataConfig(Part):
 class PretrainConfig(RunConfig):
     """Pre-training; the defaults are those of the paper (appendix A.2)."""
 
-    steps: int = option(1_000_000, "steps of the whole run; with a budget, the most steps", minimum=1)
-    budget: BudgetConfig = BudgetConfig()
+    steps: int = option(1_000_000, "steps of the whole run", minimum=1)
     batch_ramp: str = option(
         "",
         "rows of the global batch by step, `STEP=ROWS` separated by commas, such as `0=256, 1000=512`: 512 "
@@ -340,27 +338,10 @@ def pretraining(config: Mapping[str, Any]) -> PretrainConfig:
     values = dict(config_fields.flatten(config))
     defaults = {name: field.default for name, field in declared.items()}
     config_fields.refuse_unused(values, defaults, (*unused(typed), *_unused_in_pretraining(typed)))
-    if given := [name for name, value in typed.budget.to_dict().items() if value]:
-        for name in ("warmup_steps", "cooldown_steps", "decay_steps"):
-            if value := getattr(typed.optimizer, name):
-                raise UserError(
-                    f"optimizer.{name}={value}: with budget.{given[0]}, the schedule has no steps; set it to "
-                    "0, and for a warm-up optimizer.warmup_fraction"
-                )
-        if typed.optimizer.schedule == "inverse_square_root" and not typed.optimizer.warmup_fraction:
-            raise UserError(
-                f"optimizer.schedule=inverse_square_root: with budget.{given[0]}, the rate falls from the "
-                "end of the warm-up on, which is a share of the budget; set optimizer.warmup_fraction"
-            )
     if typed.causal_steps >= typed.steps:
         raise UserError(
             f"causal_steps={typed.causal_steps} leaves none of steps={typed.steps} to masked LM; set fewer, "
             "or --config.objective=causal_lm --config.model.causal=true"
-        )
-    if typed.causal_steps and typed.spikes.factor:
-        raise UserError(
-            f"causal_steps={typed.causal_steps} and spikes.factor={typed.spikes.factor:g}: the rule would "
-            "take the loss after these steps for a spike; set one of them to 0"
         )
     typed.batch_sizes  # noqa: B018  # refuses a wrong ramp
     return typed

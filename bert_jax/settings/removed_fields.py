@@ -7,6 +7,8 @@ REMOVED: dict[str, object] = {
     "adapter.dropout": 0.0,
     "adapter.init": "kaiming",
     "adapter.rslora": False,
+    "budget.hours": 0.0,
+    "budget.tokens": 0,
     "constant_tokens": False,
     "data.answer_start": "",
     "data.max_corrupt_rows": 100,
@@ -30,6 +32,7 @@ REMOVED: dict[str, object] = {
     "optimizer.cooldown_fraction": 0.0,
     "replaced_tokens.disallow_correct": False,
     "replaced_tokens.variant": "electra",
+    "spikes.factor": 0.0,
     "spikes.metric": "loss",
     "spikes.window": 128,
 }

@@ -292,17 +292,6 @@ def _unused_distillation(config: Any) -> Iterator[tuple[str, str]]:
 
 
 @dataclasses.dataclass(frozen=True)
-class SpikesConfig(Part):
-    """Which steps are skipped because of their loss."""
-
-    factor: float = amount(
-        0.0,
-        "a step is a spike, and skipped, if its loss is above this many times the median of the last 128 "
-        "accepted steps; 0 for no such rule",
-    )
-
-
-@dataclasses.dataclass(frozen=True)
 class MeshConfig(Part):
     """How the devices are divided."""
 
@@ -345,30 +334,12 @@ class EvalConfig(Part):
 
 
 @dataclasses.dataclass(frozen=True)
-class BudgetConfig(Part):
-    """What a run may spend; the schedule follows the share that has been spent."""
-
-    hours: float = option(
-        0.0,
-        "hours of training after which the run ends, over all of its starts; 0: it ends after `steps` "
-        "([optimizers.md](optimizers.md))",
-        minimum=0,
-        maximum=1000,
-    )
-    tokens: int = option(
-        0, "tokens of training, without padding, after which the run ends; 0: it ends after `steps`",
-        maximum=10**15,
-    )  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True)
 class RunConfig(Part):
     """What pre-training and fine-tuning have in common.
 
     Attributes:
         steps: the number of steps; in fine-tuning, it follows from `epochs`.
         resume_from: another run from whose state pre-training goes on; empty in fine-tuning.
-        budget: the budget of pre-training; None in fine-tuning.
     """
 
     seed: int = option(0, "of weights, order of the rows, masks and dropout", maximum=2**32 - 1)
@@ -397,7 +368,6 @@ class RunConfig(Part):
     )
     log_every: int = free(100, "steps between two lines of metrics", minimum=1)
     resume_from: str = ""
-    budget: BudgetConfig | None = None
     init_from: str = option(
         "",
         "checkpoint whose weights and architecture the run starts with: a work directory or one of its "
@@ -418,10 +388,9 @@ class RunConfig(Part):
         "number of consecutive skipped steps at which the run returns to its newest good checkpoint, or to "
         "its start if there is none, and omits the batches up to the last of these steps; the second time, "
         "it is an error. A step is skipped if its loss, "
-        "gradient, new parameters or new optimizer state is not finite, or if it is a spike",
+        "gradient, new parameters or new optimizer state is not finite",
         minimum=1,
     )
-    spikes: SpikesConfig = SpikesConfig()
 
 
 def unused(config: RunConfig) -> Iterator[tuple[str, str]]:

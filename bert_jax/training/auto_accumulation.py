@@ -15,7 +15,7 @@ from bert_jax.io.wording import counted
 from bert_jax.kernels import check as kernel_check
 from bert_jax.objectives.adapters import encoder_config
 from bert_jax.objectives.base import Objective
-from bert_jax.parallel import device_memory
+from bert_jax.parallel import device_memory, sharding
 from bert_jax.settings.run_config import RunConfig
 from bert_jax.training.step import Program, Programs, TrainSetup, lower_and_compile, shape_key
 from bert_jax.workdir.run_directory import WorkDir
@@ -141,16 +141,16 @@ def _fitting(
     devices = mesh.shape["data"] * mesh.shape["fsdp"]
 
     def attempt(number):
-        batch, step = setup.place(largest_batch(number)), setup.step_with(number)
+        batch, step = sharding.global_batch(largest_batch(number), mesh), setup.step_with(number)
         platform = mesh.devices.flat[0].platform
         return try_to_compile(
             number, platform, lambda: lower_and_compile(step, state, batch, np.uint32(config.seed))
         )
 
-    batch_bytes = device_memory.bytes_on_device(setup.place(largest_batch(1)))
+    batch_bytes = device_memory.bytes_on_device(sharding.global_batch(largest_batch(1), mesh))
     room = limit - batch_bytes  # The next batch is on the devices, too.
     result = search(candidates, attempt, device_memory.bytes_on_device(state) + batch_bytes, room)
-    batch = setup.place(largest_batch(result.microbatches))
+    batch = sharding.global_batch(largest_batch(result.microbatches), mesh)
     total = next(iter(batch.values())).shape[0] // devices
     at_a_time = f"{total // result.microbatches} of {counted(total, 'row')} at a time on each device"
     needed = "more than" if result.needed is None else f"{(result.needed + batch_bytes) / _GIB:.2f} of"

@@ -25,7 +25,6 @@ from bert_jax.parallel.sharding import (
     parameter_shardings,
     unbox,
 )
-from bert_jax.training.budget import Budget
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -37,9 +36,7 @@ class TrainState(flax.struct.PyTreeNode):
     step: jax.Array  # int32 []
     params: Params  # float32
     opt_state: Any
-    recent: jax.Array | None = None  # float32 [window], of the last steps not skipped, newest last
     frozen: Params | None = None  # the objective's frozen parameters, which are read only and saved once
-    spent: dict[str, jax.Array] | None = None  # of the run's `Budget`, see `Budget.initial`
     # int32 [], the number of consecutive skipped steps up to this one
     skipped: jax.Array = flax.struct.field(default_factory=lambda: jnp.int32(0))
 
@@ -64,8 +61,6 @@ def abstract_state(
     objective: Objective,
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
-    window: int = 0,
-    budget: Budget | None = None,
 ) -> TrainState:
     """Returns the train state as ShapeDtypeStructs with shardings.
 
@@ -76,8 +71,6 @@ def abstract_state(
         objective: the training objective.
         optimizer: the optimizer.
         mesh: the device mesh.
-        window: the window of the rule for spikes; 0 for no rule.
-        budget: the budget of the run, if it has one.
     """
     replicated = NamedSharding(mesh, PartitionSpec())
     params = _abstract(objective.init_shapes, mesh)
@@ -98,11 +91,8 @@ def abstract_state(
             is_leaf=is_masked,
         )
     step = cast(Any, jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated))
-    recent = jax.ShapeDtypeStruct((window,), jnp.float32, sharding=replicated) if window else None
-    # The leaves of an abstract state are shapes, where its type says arrays.
-    spent = jax.tree.map(lambda x: _place(x, replicated), budget.initial()) if budget else None
     frozen = None if frozen is None else _abstract(frozen, mesh)
-    return TrainState(step, params, opt_state, cast(Any, recent), frozen, cast(Any, spent), step)
+    return TrainState(step, params, opt_state, frozen, step)
 
 
 def _abstract(boxed: Any, mesh: Mesh) -> Params:
@@ -161,8 +151,8 @@ def init_state(
         params = unbox(objective.init(key))
         # The compiler leaves out what computes nothing but parameters that are given.
         others = {name: x for name, x in flatten(params).items() if name not in values}
-        counts = jax.tree.map(jnp.asarray, initial_counts(form))
-        return TrainState(jnp.zeros((), jnp.int32), others, optimizer.init(params), **counts)
+        zero = jnp.zeros((), jnp.int32)
+        return TrainState(zero, others, optimizer.init(params), None, zero)
 
     others = {name: place for name, place in places.items() if name not in values}
     initialize = jax.jit(init, out_shardings=shardings.replace(params=others, frozen=None))
@@ -174,13 +164,6 @@ def init_state(
         return state
     initial = _initial_frozen(objective, shardings.frozen, seed, flatten(frozen))
     return state.replace(frozen=place_frozen(objective, shardings.frozen, initial))
-
-
-def initial_counts(form: TrainState) -> dict[str, Any]:
-    """Returns, on the host, the initial values of `recent`, `spent` and `skipped` of a state of this form."""
-    recent = None if form.recent is None else np.full(form.recent.shape, np.nan, np.float32)
-    spent = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), form.spent)
-    return {"recent": recent, "spent": spent, "skipped": np.zeros((), np.int32)}
 
 
 def _placed(x: Any, sharding: NamedSharding, may_alias: bool | None = None) -> jax.Array:
@@ -213,15 +196,14 @@ def without_values(objective: Objective) -> set[str]:
 
 
 def place_frozen(
-    objective: Objective, shardings: Any, initial: Mapping[str, jax.Array | None] | None = None
+    objective: Objective, shardings: Any, initial: Mapping[str, jax.Array] | None = None
 ) -> Params | None:
     """Returns copies of the objective's frozen parameters with the given shardings, or None.
 
     Args:
         objective: the training objective.
         shardings: the shardings of `TrainState.frozen`.
-        initial: values on these shardings, by name, that come before those of the objective. A parameter
-            with None is left out: it is None in the result.
+        initial: values on these shardings, by name, that come before those of the objective.
 
     Raises:
         UserError: a parameter has no value.

@@ -13,20 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bert_jax.errors import UserError
 from bert_jax.kernels import dispatch
 from bert_jax.objectives import losses
 from bert_jax.objectives.adapters import recomputes
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params
 from bert_jax.parallel import microbatches, placement, sharding
 from bert_jax.settings.run_config import RunConfig
-from bert_jax.training import budget as budgets
-from bert_jax.training.budget import Budget, Clock
 from bert_jax.training.optimizers import finite_check, make_optimizer
 from bert_jax.training.state import TrainState, abstract_state
 
-# A step is a spike if its loss is above `spikes.factor` times the median over this many accepted steps.
-SPIKE_WINDOW = 128
 # For parameters p with a smaller norm, a trust ratio |p| / |u| is finite: |u|, if not 0, is at least 4e-23.
 _LARGEST_NORM = 1e15
 
@@ -42,14 +37,12 @@ class TrainSetup:
     Attributes:
         mesh: the device mesh.
         optimizer: the optimizer.
-        budget: the budget of the run, or None.
         abstract_state: the shapes and shardings of the train state.
         step_with: maps the number of microbatches (`accumulate_steps`) to the train step.
     """
 
     mesh: jax.sharding.Mesh
     optimizer: optax.GradientTransformation
-    budget: Budget | None
     abstract_state: TrainState
     step_with: Callable[[int], sharding.MeshFunction]
 
@@ -65,36 +58,20 @@ class TrainSetup:
             devices: the devices of the mesh; by default those of this run.
 
         Raises:
-            UserError: the mesh, the optimizer, the spike rule or the budget is not valid.
+            UserError: the mesh or the optimizer is not valid.
         """
-        spike_factor = config.spikes.factor
-        if 0 < spike_factor <= 1:
-            raise UserError(f"spikes.factor={spike_factor:g} must be more than 1, or 0 for no rule")
         mesh = sharding.mesh_of(config.mesh, devices=devices)
-        optimizer, schedule = make_optimizer(config.optimizer, budgets.schedule_steps(config), objective)
-        budget, check = budgets.from_config(config), finite_check(config.optimizer)
-        state = abstract_state(objective, optimizer, mesh, SPIKE_WINDOW if spike_factor else 0, budget)
+        optimizer, schedule = make_optimizer(config.optimizer, config.steps, objective)
+        check = finite_check(config.optimizer)
+        state = abstract_state(objective, optimizer, mesh)
         shardings = jax.tree.map(lambda x: x.sharding, state)
 
         def step_with(microbatches: int) -> sharding.MeshFunction:
-            step = make_train_step(
-                objective,
-                optimizer,
-                schedule,
-                microbatches,
-                spike_factor,
-                check,
-                budget,
-                config.max_skipped_steps,
-            )
+            limit = config.max_skipped_steps
+            step = make_train_step(objective, optimizer, schedule, microbatches, check, limit)
             return sharding.jit_train_step(step, mesh, shardings, recomputes(objective))
 
-        return cls(mesh, optimizer, budget, state, step_with)
-
-    def place(self, rows: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-        """Returns the batch of this process's rows, as at the first step of a run."""
-        of_time = self.budget is not None and self.budget.of_time
-        return sharding.global_batch(Clock(0).added_to(rows) if of_time else rows, self.mesh)
+        return cls(mesh, optimizer, state, step_with)
 
 
 def shape_key(batch: Mapping[str, jax.Array]) -> tuple:
@@ -120,9 +97,7 @@ def make_train_step(
     optimizer: optax.GradientTransformation,
     schedule: Callable,
     accumulate_steps: int = 1,
-    spike_factor: float = 0.0,
     check: str = "update",
-    budget: Budget | None = None,
     max_skipped: int = np.iinfo(np.int32).max,
 ) -> Callable[[TrainState, Batch, jax.Array], tuple[TrainState, dict[str, jax.Array]]]:
     """Returns the train step.
@@ -134,46 +109,39 @@ def make_train_step(
     loss of the whole batch, too: only the model is computed in microbatches, and again in the backward pass,
     so that the activations of one microbatch are in memory at a time (gradient caching, Gao et al. 2021).
 
-    A step is skipped if its loss or its gradient norm is not finite, if the new parameters or the new
-    optimizer state might not be finite (see `check`), or if it is a spike. A skipped step leaves the
-    parameters and the optimizer state unchanged. Once `max_skipped` consecutive steps were skipped, every
+    A step is skipped if its loss or its gradient norm is not finite, or if the new parameters or the
+    new optimizer state might not be finite (see `check`). A skipped step leaves the parameters and the
+    optimizer state unchanged. Once `max_skipped` consecutive steps were skipped, every
     later step is skipped, so the host can detect this at any later step without having lost anything.
 
     Args:
         objective: the training objective.
         optimizer: the descent direction; see `bert_jax.training.optimizers`.
-        schedule: maps a step to its learning rate; with a budget, maps the parts of it that have been spent.
+        schedule: maps a step to its learning rate.
         accumulate_steps: the number of microbatches.
-        spike_factor: see `SPIKE_WINDOW`; 0 for no rule. Before that many steps, no step is a spike.
         check: what is checked besides the loss and the gradients (see `optimizers.finite_check`): "update",
             that the new parameters and the new optimizer state are finite, "norm", that the norm of the
             parameters is below 1e15, or "nothing".
-        budget: the budget of the run, or None. The batches of a budget of time have the entry
-            `budget.ELAPSED`.
         max_skipped: see above.
 
     Returns:
         (state, batch, uint32 seed) -> (state, metrics). The seed is an argument, not a constant, so that runs
         that differ only in their seeds share a compiled program. The metrics are float32 scalars: loss,
         <name>_loss, the mean of each metric of the objective, grad_norm, learning_rate, `skipped`, the number
-        of consecutive skipped steps up to this one, `spike` if there is a spike rule, `budget`, the share
-        that has been spent, if there is a budget, and `tokens` and `sequences` if the prepared batch contains
-        these counts.
+        of consecutive skipped steps up to this one, and `tokens` and `sequences` if the prepared batch
+        contains these counts.
     """
 
     def train_step(state, batch, seed):
         key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), state.step)
         prepare_key, dropout_key = jax.random.split(key)
-        elapsed = batch.get(budgets.ELAPSED)
-        if elapsed is not None:
-            batch = {name: x for name, x in batch.items() if name != budgets.ELAPSED}
         batch = objective.prepare(batch, prepare_key, True)
         rngs = {"dropout": dropout_key}
         (loss, pairs), grads = _differentiate(objective, state, batch, rngs, accumulate_steps)
         with jax.named_scope("grad_norm"):
             grad_norm = optax.tree.norm(grads)
         with _promotion_of_optax():
-            learning_rate, spent = _rate(schedule, budget, state, batch, elapsed)
+            learning_rate = schedule(state.step)
         # With `jax_enable_x64`, a schedule may return float64, and so would the parameters be.
         learning_rate = jnp.asarray(learning_rate, jnp.float32)
 
@@ -186,12 +154,6 @@ def make_train_step(
             accepted &= optax.tree.norm(state.params) < _LARGEST_NORM
         elif check == "update":
             accepted &= _all_finite((params, opt_state))
-        recent = state.recent
-        if spike_factor:
-            # The median is NaN, so that no step is a spike, until the window is full.
-            spike = accepted & (loss > spike_factor * jnp.median(recent))
-            accepted &= ~spike
-            recent = jnp.where(accepted, jnp.append(recent[1:], loss), recent)
         with jax.named_scope("optimizer"):
             params, opt_state = jax.tree.map(
                 lambda new, old: jnp.where(accepted, new, old),
@@ -201,12 +163,8 @@ def make_train_step(
         skipped = jnp.where(accepted, 0, state.skipped + 1)
         metrics = {"loss": loss, "grad_norm": grad_norm, "learning_rate": learning_rate}
         metrics["skipped"] = skipped.astype(jnp.float32)
-        if spike_factor:
-            metrics["spike"] = spike.astype(jnp.float32)
         metrics |= _means(*pairs) | _counts(batch)
-        if budget is not None and spent is not None:
-            metrics["budget"] = budget.share(spent)
-        return TrainState(state.step + 1, params, opt_state, recent, state.frozen, spent, skipped), metrics
+        return TrainState(state.step + 1, params, opt_state, state.frozen, skipped), metrics
 
     return train_step
 
@@ -247,21 +205,6 @@ def _differentiate(
         return microbatches.summed(lambda part: gradient(params, part, rngs), rows, accumulate_steps)
 
     return sharding.sum_over_rows(of_rows, (state.params, rngs), batch)
-
-
-def _rate(
-    schedule: Callable, budget: Budget | None, state: TrainState, batch: Batch, elapsed: Any
-) -> tuple[jax.Array, dict[str, jax.Array] | None]:
-    spent = state.spent
-    if budget is None:
-        return schedule(state.step), spent
-    assert spent is not None
-    before = spent
-    if budget.of_time:  # The processes of a run agree on the latest of their times.
-        before = spent = budget.after(spent, jnp.max(elapsed))
-    else:
-        spent = budget.after(spent, jnp.sum(batch["tokens"]))
-    return schedule(budgets.PARTS * budget.share(before)), spent
 
 
 def _means(loss_pairs: Pairs, metric_pairs: Pairs) -> dict[str, jax.Array]:

@@ -30,7 +30,7 @@ from bert_jax.training.metrics import MetricsWriter
 # The number of steps that may be queued on the devices. It has to keep them busy, but also leave time to
 # finish the queued steps and save the state before a preempted machine shuts down.
 STEPS_AHEAD = 2
-NOT_FINITE, SPIKE = "loss, gradient or new parameters not finite", "a spike by the rule of spikes.factor"
+NOT_FINITE = "loss, gradient or new parameters not finite"
 
 
 class Goodput:
@@ -70,14 +70,10 @@ class StepMetrics:
         flops_per_step: model FLOPs of a step; or a function that maps the number of a step, counted from 1,
             to them.
         goodput: the goodput of the run.
-        budget: see the attribute.
 
     Attributes:
         skipped: the last step of the last line, and the number of consecutive skipped steps up to it.
-        first_loss: the loss of the first step.
         last_loss: the loss of the last line.
-        budget: the number of a recent step that is done, and the share of the run's budget that had been
-            spent after it.
     """
 
     def __init__(
@@ -85,11 +81,10 @@ class StepMetrics:
         peak: float,
         flops_per_step: float | Callable[[int], float],
         goodput: Goodput | None = None,
-        budget: tuple[int, float] = (0, 0.0),
     ):
         self._peak, self._flops = peak, flops_per_step
         self._is_peak_too_low = False
-        self.skipped, self.budget = (0, 0), budget
+        self.skipped, self.last_loss = (0, 0), 0.0
         self._open: list[tuple[int, Mapping[str, jax.Array]]] = []
         self._closed: list[tuple[int, Mapping[str, jax.Array]]] = []
         self._ahead: list[tuple[int, Mapping[str, jax.Array]]] = []
@@ -98,16 +93,13 @@ class StepMetrics:
         self._spent = dict.fromkeys(("input", "save", "eval"), 0.0)
         self._durations: list[float] = []
         self._done: float | None = None  # when the latest finished step was found to be done
-        self.first_loss, self.last_loss = math.nan, 0.0
 
     def add(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
         """Adds the metrics of a step that was just dispatched; waits for the step STEPS_AHEAD before it."""
-        if "budget" in metrics:
-            metrics["budget"].copy_to_host_async()
         for steps in (self._open, self._ahead):
             steps.append((step, metrics))
         if len(self._ahead) > STEPS_AHEAD:
-            self._wait_for([self._ahead.pop(0)])
+            jax.block_until_ready(self._ahead.pop(0))
             now = time.monotonic()
             if self._done is not None:
                 self._durations.append(now - self._done)
@@ -128,8 +120,6 @@ class StepMetrics:
         found = jax.device_get([metrics for _, metrics in steps])
         values = [{name: float(value) for name, value in metrics.items()} for metrics in found]
         now = time.monotonic()
-        if math.isnan(self.first_loss):
-            self.first_loss = values[0]["loss"]
         seconds = now - self._since
         line = means(values) | self._rates(values, seconds, steps[0][0]) | self._times()
         writer.write(steps[-1][0], line | self._goodput.add(seconds))
@@ -138,14 +128,13 @@ class StepMetrics:
         for (step, _), value in zip(steps, values, strict=True):
             self.skipped = step, int(value.get("skipped", 0))
             if self.skipped[1] == 1:
-                reason = SPIKE if value.get("spike") else NOT_FINITE
-                writer.message(f"warning: step {step} is skipped: {reason}")
+                writer.message(f"warning: step {step} is skipped: {NOT_FINITE}")
 
     @contextlib.contextmanager
     def paused(self, writer: MetricsWriter):
         """Waits for the devices, and excludes the time in the block from the rates."""
         self.write(writer)
-        self._wait_for(self._ahead)
+        jax.block_until_ready(self._ahead)
         self._ahead, self._done = [], None
         began = time.monotonic()
         yield
@@ -157,12 +146,6 @@ class StepMetrics:
         began = time.monotonic()
         yield
         self._spent[what] += time.monotonic() - began
-
-    def _wait_for(self, steps: Sequence[tuple[int, Mapping[str, jax.Array]]]) -> None:
-        jax.block_until_ready(steps)
-        for step, metrics in steps[-1:]:
-            if "budget" in metrics:
-                self.budget = step, float(jax.device_get(metrics["budget"]))
 
     def _times(self) -> dict[str, float]:
         times = {f"{what}_seconds": seconds for what, seconds in self._spent.items()}
@@ -195,8 +178,8 @@ class StepMetrics:
 def means(values: list[dict[str, float]]) -> dict[str, float]:
     """Returns the metrics of an interval: means over the steps that were not skipped and have the metric.
 
-    A metric of such a step is NaN if nothing in its batch has it, and is left out. `skipped` and `spike` are
-    counts over all steps, `learning_rate` and `budget` are from the last step.
+    A metric of such a step is NaN if nothing in its batch has it, and is left out. `skipped` is a
+    count over all steps, `learning_rate` is from the last step.
     """
     accepted = [
         {name: x for name, x in value.items() if not math.isnan(x)}
@@ -209,9 +192,9 @@ def means(values: list[dict[str, float]]) -> dict[str, float]:
     line = {name: sum(found) / len(found) for name, found in each.items()}
     for name in ("tokens", "sequences"):
         line.pop(name, None)
-    line |= {name: values[-1][name] for name in ("learning_rate", "budget") if name in line}
-    counts = [name for name in ("skipped", "spike") if name == "skipped" or name in values[0]]
-    return line | {name: float(sum(value.get(name, 0) > 0 for value in values)) for name in counts}
+    if "learning_rate" in line:
+        line["learning_rate"] = values[-1]["learning_rate"]
+    return line | {"skipped": float(sum(value.get("skipped", 0) > 0 for value in values))}
 
 
 def parse_profile_steps(text: str) -> tuple[int, int] | None:

@@ -1,8 +1,7 @@
 """The train loop of pre-training and fine-tuning: set up, restore, step, log, evaluate, save, stop.
 
 All side effects of training are here. The loop reads values from the devices only at log steps and where a
-step is saved or evaluated; in a run with a budget, also the fraction that each step has spent, a few steps
-later.
+step is saved or evaluated.
 """
 
 from __future__ import annotations
@@ -14,15 +13,14 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bert_jax import checkpoint
-from bert_jax.checkpoint.leaves import flatten, nest
+from bert_jax.checkpoint.leaves import flatten
 from bert_jax.errors import StorageError, UserError
 from bert_jax.io import files, json_files
 from bert_jax.io.wording import counted
@@ -33,7 +31,6 @@ from bert_jax.objectives.base import Objective
 from bert_jax.parallel import collective, host, sharding
 from bert_jax.settings.config_fields import INT32
 from bert_jax.settings.run_config import RunConfig
-from bert_jax.training import budget as budgets
 from bert_jax.training import flops
 from bert_jax.training.evaluators import Batches, EvaluationContext, Evaluations, Evaluator, is_due
 from bert_jax.training.metrics import MetricsWriter, read_metrics
@@ -42,7 +39,6 @@ from bert_jax.training.state import (
     TrainState,
     abstract_model,
     init_state,
-    initial_counts,
     place_frozen,
     without_values,
 )
@@ -138,7 +134,6 @@ def fit(
         if not run.is_finished():
             run.open_batches()
             run.compile()
-            run.start_clock()  # The compilation does not count.
             profiler = Profiler(os.path.join(workdir.path, "profile"), profile_steps, writer.message)
             run.train(cleanup.enter_context(profiler))
             checkpointer.wait()
@@ -150,7 +145,7 @@ class TooManySkipped(Exception):
     """Raised when consecutive steps, `first` to `last`, were skipped."""
 
     def __init__(self, first: int, last: int):
-        super().__init__(f"steps {first} to {last} were skipped: {NOT_FINITE}, or a spike")
+        super().__init__(f"steps {first} to {last} were skipped: {NOT_FINITE}")
         self.first, self.last = first, last
 
 
@@ -191,7 +186,6 @@ class _Run:
     Attributes:
         step: the number of steps done.
         state: the train state after that step.
-        last: the last step of the run, which an exhausted budget moves.
         save_due: whether the next step that is not skipped is saved.
     """
 
@@ -211,23 +205,19 @@ class _Run:
 
     step: int = 0
     state: TrainState = dataclasses.field(init=False)
-    last: int = dataclasses.field(init=False)
     save_due: bool = False
 
     def __post_init__(self):
-        self.last = self.config.steps
-        self._mesh, self._budget = self.setup.mesh, self.setup.budget
+        self._mesh = self.setup.mesh
         self._local_rows = sharding.local_rows(self._mesh, self.config.batch_size)
         # A seed on the host would be transferred for every step.
         self._seed = sharding.on_all_devices(np.uint32(self.config.seed), self._mesh)
         self._train_step = self.setup.step_with(self.config.accumulate_steps)
         self._programs: dict[tuple, Callable] = {}
         self._logged_kernels: list[dispatch.Choice] = []
-        self._clock: budgets.Clock | None = None
         self._batches: Iterator[dict[str, np.ndarray]]
         self._open = contextlib.ExitStack()  # closes them
         self._batch: dict[str, jax.Array] = {}  # of the next step
-        self._most_tokens = 0  # that a batch may have
 
     # Before the first step
 
@@ -237,24 +227,19 @@ class _Run:
             self._complete_recovery()
         self._restore()
         self._first_step = self.step
-        self._from_scratch = self.step == 0 and self.initial_params is None
         self.workdir.confirm_run()
         self.writer.rewind(self.step)
         self._goodput = Goodput(read_metrics(self.workdir.path, "train"))
         # Replaced by one with the peak FLOP/s, which may have to be measured, once steps are to be trained.
         self._step_metrics = StepMetrics(0.0, 0.0, self._goodput)
-        if self._budget_fraction() >= 1:
-            self.last = self.step
-        if missed := self.evaluations.missed(self.step, self.last, self.workdir.path):
+        if missed := self.evaluations.missed(self.step, self.config.steps, self.workdir.path):
             with self._stopping():
                 self.evaluations.run(missed, self.step, self.state)
 
     def is_finished(self) -> bool:
         if self.evaluations.should_stop(self.step):
             self.writer.message("nothing to train: the run was stopped early")
-        elif self.step >= self.last < self.config.steps:
-            self.writer.message(f"nothing to train: the budget is spent, at step {self.step}")
-        elif self.step >= self.last:
+        elif self.step >= self.config.steps:
             self.writer.message(f"nothing to train: step {self.step} of {self.config.steps} is done")
         else:
             return False
@@ -262,7 +247,6 @@ class _Run:
 
     def open_batches(self) -> None:
         self.close()
-        self.start_clock()
         if self._recovery:
             batches = self._recovery.batches(self.train_data, self.step, self._local_rows)
         else:
@@ -272,10 +256,6 @@ class _Run:
 
     def close(self) -> None:
         self._open.close()
-
-    def start_clock(self) -> None:
-        if self._budget and self._budget.of_time and self.state.spent is not None:
-            self._clock = budgets.Clock(self._spent())
 
     def compile(self, paused: Callable[[], Any] = contextlib.nullcontext) -> Callable:
         key = shape_key(self._batch)
@@ -305,10 +285,9 @@ class _Run:
     def _restore(self) -> None:
         start = self._recovery.step if self._recovery else None
         with self.watchdog.paused():
-            self._check_frozen()
             if resumed := self.checkpointer.restore_latest(self._saved_form):
                 self.writer.message(f"resumed from step {resumed[0]} of {self.workdir.path}")
-                self.step, self.state = resumed[0], self._with_own_counts(resumed[1])
+                self.step, self.state = resumed[0], self._with_count(resumed[1])
             elif other := self._resume_from(start):
                 self.step, self.state = self._from_other_run(other)
             else:
@@ -327,17 +306,14 @@ class _Run:
         )
 
     def _from_other_run(self, other: str) -> tuple[int, TrainState]:
-        config, budget = self.config, self._budget
+        config = self.config
         source, state = checkpoint.load_state(other, self._saved_form, log=self.writer.message)
-        state = self._with_own_counts(state)
+        state = self._with_count(state)
         step = int(state.step)
         if step >= config.steps:
             raise UserError(
                 f"resume_from={other} is at step {step}, and the run has steps={config.steps}; set more steps"
             )
-        if budget and state.spent is not None and budget.count(state.spent) >= budget.amount:
-            field = "budget.hours" if budget.of_time else "budget.tokens"
-            raise UserError(f"resume_from={other} has spent {field} at step {step}; set a larger one")
         self._check_scale(state)
         self.writer.message(f"resumed from {source} at step {step}")
         if config.init_from:
@@ -361,33 +337,15 @@ class _Run:
         setup, seed = self.setup, self.config.seed
         return init_state(self.objective, setup.optimizer, self._mesh, seed, setup.abstract_state, params)
 
-    def _saved_form(self, saved: Mapping[str, checkpoint.Leaf]) -> TrainState:
-        # The spike rule and the budget of a run may change, and with them `TrainState.recent` and `spent`.
-        # Earlier versions saved no `skipped`. `_with_own_counts` replaces those of the saved state.
-        abstract = self.setup.abstract_state
-        counts = dict.fromkeys(initial_counts(abstract))
-        leaves = {
-            name: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype), sharding=abstract.step.sharding)
-            for name, leaf in saved.items()
-            if name.partition("/")[0] in counts
-        }
-        return abstract.replace(**(counts | nest(leaves)))
+    def _saved_form(self, saved: Collection[str]) -> TrainState:
+        state = self.setup.abstract_state
+        # Earlier versions did not save this count.
+        return state if "skipped" in saved else state.replace(skipped=None)
 
-    def _with_own_counts(self, state: TrainState) -> TrainState:
-        for name, initial in initial_counts(self.setup.abstract_state).items():
-            if jax.tree.map(jnp.shape, getattr(state, name)) != jax.tree.map(jnp.shape, initial):
-                placed = jax.tree.map(lambda x: sharding.on_all_devices(x, self._mesh), initial)
-                state = state.replace(**{name: placed})
-        return state
-
-    def _check_frozen(self) -> None:
-        frozen, without = self.setup.abstract_state.frozen, without_values(self.objective)
-        if len(without) == len(jax.tree.leaves(frozen)) or not self.checkpointer.agreed_steps():
-            return
-        shardings = jax.tree.map(lambda x: x.sharding, frozen)
-        placed = place_frozen(self.objective, shardings, dict.fromkeys(without))
-        self.checkpointer.check_frozen(placed)
-        jax.tree.map(lambda x: x.delete(), placed)  # The saved ones are restored in their place.
+    def _with_count(self, state: TrainState) -> TrainState:
+        if state.skipped is not None:
+            return state
+        return state.replace(skipped=sharding.on_all_devices(np.int32(0), self._mesh))
 
     def _check_scale(self, state: TrainState) -> None:
         if not isinstance(self.objective, LowRank):
@@ -407,12 +365,11 @@ class _Run:
     def train(self, profiler: Profiler) -> None:
         self._step_metrics = self._new_step_metrics()
         self.guard.hold()
-        while self.step < self.last:
+        while self.step < self.config.steps:
             try:
                 self._dispatch(profiler)
                 self.checkpointer.poll()
                 self.workdir.check_held()
-                self._end_if_spent()
                 self._log()
                 if self._save_and_evaluate():
                     self.writer.message(f"stopped early, at step {self.step} of {self.config.steps}")
@@ -420,11 +377,6 @@ class _Run:
                     return
             except TooManySkipped as skipped:
                 self._go_back(skipped)
-        if self._budget and (spent := self._budget_fraction()) < 1:
-            self.writer.message(
-                f"warning: the run ends after its {counted(self.last, 'step')} with {spent:.1%} of its "
-                "budget spent, in the middle of its schedule; set more steps"
-            )
 
     def _dispatch(self, profiler: Profiler) -> None:
         with self._stopping():
@@ -438,42 +390,12 @@ class _Run:
         self._step_metrics.add(self.step, metrics)
         profiler.after(self.step, metrics)
         self.watchdog.heartbeat()
-        if self.step < self.last:
+        if self.step < self.config.steps:
             with self._step_metrics.timed("input"):
                 self._feed()
 
     def _feed(self) -> None:
-        batch = next(self._batches)
-        if self._clock:
-            batch = self._clock.added_to(batch)
-        self._batch = sharding.global_batch(batch, self._mesh)
-        self._most_tokens = max(self._most_tokens, *(x.size for x in jax.tree.leaves(self._batch)))
-
-    def _spent(self) -> int:
-        if self._budget is None or self.state.spent is None:
-            return 0
-        return self._budget.count(self.state.spent)
-
-    def _budget_fraction(self) -> float:
-        return self._spent() / self._budget.amount if self._budget else 0.0
-
-    def _end_if_spent(self) -> None:
-        """Ends the run at the first step after which its budget is spent.
-
-        To keep the devices busy, the last step is waited for only if the budget may be spent by the steps
-        whose end is not known yet. Those of a budget of time may exceed it, by `STEPS_AHEAD` steps at most.
-        """
-        if self._budget is None or self.step == self.last:
-            return
-        step, fraction = self._step_metrics.budget
-        # A row has no more tokens than its largest entry has elements. One batch more, as it is rounded.
-        ahead = 0 if self._budget.of_time else (self.step - step + 1) * self._most_tokens
-        if (1 - fraction) * self._budget.amount <= ahead and self._budget_fraction() >= 1:
-            self.writer.message(
-                f"the budget is spent, at step {self.step}: {self._spent():,} of {self._budget.amount:,} "
-                f"{self._budget.unit}"
-            )
-            self.last = self.step
+        self._batch = sharding.global_batch(next(self._batches), self._mesh)
 
     # Logging, saving and evaluation
 
@@ -483,19 +405,16 @@ class _Run:
         if (per_step(last) if callable(per_step) else per_step) * last >= _MFU_FROM_FLOPS:
             device = self._mesh.devices.flat[0]
             peak = flops.peak_flops(device, self.config.model.dtype) * self._mesh.size
-        budget = self.step, self._budget_fraction()
-        return StepMetrics(peak, per_step, self._goodput, budget=budget)
+        return StepMetrics(peak, per_step, self._goodput)
 
     def _log(self) -> None:
         self._step_metrics.write(self.writer, before=self.step)
         self._check_skipped(*self._step_metrics.skipped)
-        if self._from_scratch and self.step == 2:
-            check_initial_loss(self.objective, self._step_metrics.first_loss, self.writer.message)
-        if self.step == 1 or is_due(self.step, self.config.log_every, self.last):
+        if self.step == 1 or is_due(self.step, self.config.log_every, self.config.steps):
             self._step_metrics.close_interval()
 
     def _save_and_evaluate(self) -> bool:
-        last = self.last
+        last = self.config.steps
         self.save_due = self.save_due or is_due(self.step, self.config.checkpoint.every, last)
         evaluators = self.evaluations.due(self.step, last)
         if not (self.save_due or evaluators):
@@ -544,24 +463,14 @@ class _Run:
         )
 
     def check_result(self) -> None:
-        """Warns if the run ends with a larger loss than an untrained model's.
-
-        Raises:
-            UserError: no step was trained, or the loss at the end is not finite.
-        """
+        """Raises UserError if no step was trained, or the loss at the end is not finite."""
         skipped, loss = int(self.state.skipped), self._step_metrics.last_loss
         steps = self.step - self._first_step or self.step
         if skipped and (skipped >= steps or not math.isfinite(loss)):
             raise UserError(
-                f"the last {counted(skipped, 'step was', 'steps were')} skipped: {NOT_FINITE}, or a spike; "
+                f"the last {counted(skipped, 'step was', 'steps were')} skipped: {NOT_FINITE}; "
                 f"step {self.step} has the parameters of step {self.step - skipped}; check the initial "
                 "weights, the data and optimizer.learning_rate"
-            )
-        untrained = self.objective.initial_loss or 2 * self._step_metrics.first_loss  # of one batch alone
-        if loss > 1.05 * untrained:
-            self.writer.message(
-                f"warning: the run diverged: its loss is {loss:.3f} at the end, above the {untrained:.3f} "
-                "of an untrained model; lower optimizer.learning_rate"
             )
 
     # Recovery from divergence
@@ -611,7 +520,6 @@ class _Run:
         jax.tree.map(lambda x: x.delete(), self.state)  # A device may not have memory for two states.
         self._restore()
         self._first_step = self.guard.step = self.step
-        self.last = self.config.steps  # The failed attempt may have spent the budget, with other batches.
         self.save_due = False
         self.writer.rewind(self.step)
         self._goodput.rewind(read_metrics(self.workdir.path, "train"))
@@ -634,23 +542,6 @@ class _Run:
         self.checkpointer.abandon_after(self._recovery.step)
         self._recovery = dataclasses.replace(self._recovery, complete=True)
         self._write_recovery()
-
-
-def check_initial_loss(objective: Objective, loss: float, log: Callable[[str], None]) -> None:
-    """Logs a warning if the loss of the first step is not chance level.
-
-    The weights of a head, with standard deviation r, turn normalized states of H numbers into logits with
-    variance H r^2, which raises the cross-entropy above that of equal logits by up to half the variance.
-    """
-    expected, config = objective.initial_loss, encoder_config(objective)
-    if expected is None:
-        return
-    of_logits = config.hidden_size * config.initializer_range**2 / 2 if config else 0.0
-    if not -0.05 * expected <= loss - expected <= 0.05 * expected + of_logits:
-        log(
-            f"warning: the untrained model's loss is {loss:.3f}, and {expected:.3f} (chance) was expected: "
-            "the vocabulary, the labels or the initialization may be wrong"
-        )
 
 
 def _describe(abstract_state: TrainState, mesh: jax.sharding.Mesh, log: Callable[[str], None]) -> None:

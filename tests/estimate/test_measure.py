@@ -71,17 +71,6 @@ def test_steps_with_masks_that_are_used_again_have_keys_of_their_rows(objective)
     assert isinstance(program.TrainStep(config, rows, jax.devices()[:1]).compile(2), program.Compiled)
 
 
-@pytest.mark.long
-def test_the_step_of_a_run_with_a_budget_that_skips_spikes():
-    config = small_config()
-    config.update_from_flattened_dict({"budget.hours": 1.0, "spikes.factor": 9.0})
-    config.optimizer.warmup_steps = 0
-    config = pretrain_config.pretraining(config)
-    step = program.TrainStep(config, program.synthetic_rows(config, None), jax.devices()[:1])
-    assert step.state.recent.shape == (128,) and step.state.spent is not None
-    assert isinstance(step.compile(2), program.Compiled)
-
-
 def test_the_step_of_one_of_two_phases(step):
     """Masked LM in a run that starts from left to right, and all tokens where nothing is masked."""
     steps = []

@@ -111,17 +111,6 @@ def test_all_resume_from_the_step_before_one_that_is_damaged(records, alone, tmp
     assert_same_course(workdir, alone)
 
 
-def test_a_rule_for_spikes_and_a_budget_begin_when_a_run_goes_on(records, alone, tmp_path):
-    """JAX would compare the NaNs of an empty window between the processes, and find that they differ."""
-    fields = {"resume_from": alone / "checkpoints" / "36", "spikes.factor": 100.0}
-    budget = {"optimizer.warmup_steps": 0, "budget.tokens": 10**9}
-    codes, started = run(command(tmp_path / "run", records, **fields, **budget), 2)
-    assert codes == [0, 0], started.transcript()
-    assert [line["step"] for line in lines(tmp_path / "run")] == [37, 38, 39, 40]
-    leaves = checkpoint.describe(tmp_path / "run" / "checkpoints" / str(STEPS))
-    assert leaves["recent"].shape == (3,) and leaves["spent/tokens"].shape == (2,)
-
-
 # What a process says as it enters a phase. Evaluation follows at once on the step before it.
 PHASES = {
     "compilation": "parameters;",

@@ -35,7 +35,7 @@ from bert_jax.training import optimizers
 from bert_jax.training.flops import RowFlops
 from bert_jax.training.optimizers import finite_check, make_optimizer
 from bert_jax.training.state import TrainState, abstract_state
-from bert_jax.training.step import SPIKE_WINDOW, make_eval_step, make_train_step
+from bert_jax.training.step import make_eval_step, make_train_step
 
 LENGTH, BATCH = 128, 8
 # One small layer. Rows have 128 tokens and heads 64 numbers, for which both platforms have fused kernels.
@@ -310,10 +310,9 @@ def _packed_rows():
 
 
 def _lower_train_step(task, optimizer, schedule, config, batch, accumulate_steps=1):
-    check = finite_check(config.optimizer)
-    spikes, limit = config.spikes.factor, config.max_skipped_steps
-    step = make_train_step(task, optimizer, schedule, accumulate_steps, spikes, check, max_skipped=limit)
-    state = abstract_state(task, optimizer, mesh(), SPIKE_WINDOW if config.spikes.factor else 0)
+    check, limit = finite_check(config.optimizer), config.max_skipped_steps
+    step = make_train_step(task, optimizer, schedule, accumulate_steps, check, limit)
+    state = abstract_state(task, optimizer, mesh())
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     return sharding.jit_train_step(step, mesh(), shardings).lower(state, batch, np.uint32(0))
 

@@ -15,7 +15,6 @@ from bert_jax import checkpoint
 from bert_jax.checkpoint import saving
 from bert_jax.errors import Preempted, UserError
 from bert_jax.parallel import sharding
-from bert_jax.training import step as step_module
 from bert_jax.training.state import abstract_state
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -153,33 +152,3 @@ def test_a_step_whose_new_parameters_are_not_finite_is_skipped(tmp_path, rate):
     assert [line["step"] for line in run.lines("train") if line["skipped"]] == [4]
     assert run.saved() == [5, 8, 12]
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(state)))
-
-
-def with_spikes(run):
-    """Batch 2 has a larger loss before there is a median, and batch 7 is a spike."""
-    run.config.spikes.factor = 5.0
-
-    def train_data(step, own):
-        for number in itertools.count(step):
-            run.before_batch(number)
-            batch = make_batch(number)
-            yield batch | {"y": batch["y"] * {2: 3, 7: 100}.get(number, 1)}
-
-    run.train_data = train_data
-    return run
-
-
-def test_a_spike_is_skipped_and_the_rule_resumes_exactly(tmp_path, monkeypatch):
-    monkeypatch.setattr(step_module, "SPIKE_WINDOW", 4)
-    run = with_spikes(Run(tmp_path / "run", log_every=3))
-    state = run.fit()
-    lines = {line["step"]: line for line in run.lines("train")}
-    assert {step: line["skipped"] for step, line in lines.items()} == {1: 0, 3: 0, 6: 0, 9: 1, 12: 0}
-    assert lines[9]["spike"] == 1 and lines[9]["loss"] < lines[3]["loss"]  # with batch 2, and without 7
-    assert run.logged("warning: step 8 is skipped: a spike by the rule of spikes.factor")
-    assert state.recent.shape == (4,) and np.isfinite(np.asarray(state.recent)).all()
-    again = with_spikes(Run(tmp_path / "again", log_every=3))
-    again.before_batch = at(8, lambda: send(signal.SIGTERM))
-    with pytest.raises(Preempted):
-        again.fit()
-    assert_same(again.fit(), state)
