@@ -76,7 +76,7 @@ setup(
         "beam": ["apache-beam>=2.60"],
         "estimate": ["jax[tpu]>=0.10"],  # libtpu, of the version that jax asks for
         "estimate-gpu": ["jax[cuda12-local]>=0.10"],  # XLA's compiler for GPUs, without CUDA's libraries
-        "trackers": ["mlflow-skinny>=2.16", "wandb>=0.17"],
+        "trackers": ["wandb>=0.17"],
         "gcs": ["gcsfs>=2025.2"],  # gs://
         "tensorflow": ["tensorflow>=2.18"],
         "dev": [

@@ -44,7 +44,7 @@ from bert_jax.training.adapters import describe, load_initial
 from bert_jax.training.evaluators import Batches, BestCheckpoint
 from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.optimizers import make_optimizer
-from bert_jax.workdir import agreement, run_directory
+from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import REPORT_FILE, WorkDir
 
 _ROW_LENGTH = "row_length"  # the entry of config.json with the number of tokens of a packed row, or 0
@@ -94,7 +94,7 @@ def finetune(
 def _open(config, directory, log, explicit, command_line, memory_limit, cleanup) -> dict[str, Any]:
     """Returns the arguments of `train.fit`; `cleanup` closes the work directory. See `finetune`."""
     log = distributed.log_of_primary(log)
-    agreement.check_run({"config": config.to_dict()}, fields.declared(config.task))
+    run_directory.check_run({"config": config.to_dict()}, fields.declared(config.task))
     config, task, training = prepare(config, directory, log, explicit)
     examples = {"train": training}
     if dev := split_file(config, task.spec, "dev"):

@@ -48,7 +48,7 @@ from bert_jax.training.evaluators import EvalStep, EvaluationContext, Evaluator,
 from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.optimizers import WITH_TRUST_RATIO, freeze, make_optimizer
 from bert_jax.training.state import TrainState
-from bert_jax.workdir import agreement, run_directory
+from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import REPORT_FILE, WorkDir
 
 FILLS = "eval/fills"  # the table with the fills of `eval.sentences`
@@ -107,7 +107,7 @@ def _open(config, workdir, explicit, allow_changes, evaluators, log, memory_limi
     log = distributed.log_of_primary(log)
     config = pretrain_config.pretraining(config)
     declared = dict(config_fields.fields(PretrainConfig()))
-    agreement.check_run({"config": config.to_dict()}, declared)
+    run_directory.check_run({"config": config.to_dict()}, declared)
     data = open_records(config, workdir, log)
     config, adopted = adopt_architecture(config, explicit, workdir, data.tokenizer)
     config = _resolve(config, data, workdir, log)

@@ -363,8 +363,7 @@ class RunConfig(Part):
     eval: EvalConfig = EvalConfig()
     trackers: str = free(
         "",
-        "experiment trackers in addition to TensorBoard: `wandb`, `mlflow`, or both with a comma between "
-        "([hosts.md](hosts.md#trackers))",
+        "`wandb`: log to Weights & Biases too ([hosts.md](hosts.md#trackers))",
     )
     log_every: int = free(100, "steps between two lines of metrics", minimum=1)
     resume_from: str = ""

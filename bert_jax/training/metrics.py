@@ -1,4 +1,4 @@
-"""Writes metrics, tables and images to files, TensorBoard, experiment trackers and the terminal."""
+"""Writes metrics, tables and images to files, TensorBoard, Weights & Biases and the terminal."""
 
 from __future__ import annotations
 
@@ -19,22 +19,17 @@ from etils import epy
 
 from bert_jax import signals
 from bert_jax.errors import UserError, check_installed, file_error, hide_secrets, optional_imports
-from bert_jax.io import atomic, comma_lists, files, json_files, markdown, progress, scratch
-from bert_jax.io.wording import alternatives, first_line
-from bert_jax.settings import config_fields
+from bert_jax.io import atomic, files, json_files, markdown, progress, scratch
+from bert_jax.io.wording import first_line
 
 with optional_imports("trackers"):
-    import mlflow
     import wandb
 with epy.lazy_imports():
     from PIL import Image
     from tensorboardX import event_file_writer, record_writer, summary
     from tensorboardX.proto import event_pb2, summary_pb2
 
-_PROJECT = "bert_jax"  # of trackers, unless the environment names one
-_LARGEST = 1 << 20  # bytes of a remote file, after which another one is begun: object stores cannot append
 _FILE, _TABLES_FILE = "metrics.jsonl", "tables.jsonl"
-
 # Without a terminal, a line says how far a run or an evaluation is after so long without another line.
 _QUIET_STEPS, _QUIET_STAGE = 60.0, 10.0  # seconds
 _FLUSH_SECONDS = 60.0  # The interval between flushes of the files, and between their uploads.
@@ -60,17 +55,18 @@ class MetricsWriter:
     """Writes the metrics and messages of one run.
 
     `metrics.jsonl` has one line per step and kind: {"step": 100, "kind": "train", "loss": 7.1, ...}. Values
-    that are not finite are written as null. `tables.jsonl` has one line per table, see `read_tables`; there
-    is no such file in a run without tables. On a terminal, a progress bar below the lines shows the time
-    left; elsewhere, a line says how far the run is after a minute without another one.
+    that are not finite are written as null. `tables.jsonl` has one line per table, see `read_tables`. The
+    files of a remote directory are written to a local one and uploaded by a thread. On a terminal, a progress
+    bar below the lines shows the time left; elsewhere, a line says how far the run is after a minute without
+    another one.
 
     Args:
         directory: the work directory, for these files and tensorboard/; None to write no files.
         total_steps: the number of steps of the run, for the time left; 0 if it is not known.
         primary: whether this process writes. One process of a run does.
         terminal: whether stdout is a terminal; None to detect it.
-        trackers: names of experiment trackers, comma-separated; see `TRACKERS`.
-        config: the configuration of the run, for these.
+        trackers: "wandb" to log to Weights & Biases as well, else "".
+        config: the configuration of the run, for it.
     """
 
     def __init__(
@@ -85,18 +81,21 @@ class MetricsWriter:
     ):
         self._directory = os.fspath(directory) if directory is not None and primary else ""
         self._total, self._primary = total_steps, primary
-        self._lines: _StepLines | None = None
-        self._tables: _StepLines | None = None
-        self._tensorboard: _Events | None = None
-        self._uploads: _Uploads | None = None
-        self._local = self._directory  # where the files are written
         self._cleanup = contextlib.ExitStack()
-        self._flushed = -math.inf  # when the files were
-        if self._directory:
-            self._make_files()
-        self._trackers: _Trackers | None = None
+        self._local = self._directory  # where the files are written
+        self._uploads: _Uploads | None = None
+        if files.is_remote(self._directory):
+            self._local = self._cleanup.enter_context(scratch.directory())
+            self._uploads = _Uploads(self._local, self._directory, self.message)
+        self._streams: dict[str, TextIO] = {}
+        self._events: _Events | None = None
+        self._has_failed = False  # whether the files cannot be written any more
+        self._flushed = -math.inf
+        if trackers not in ("", "wandb"):
+            raise UserError(f"trackers={trackers}: expected wandb, or nothing")
+        self._tracker: _WeightsAndBiases | None = None
         if trackers and self._directory:
-            self._trackers = _Trackers(trackers, self._directory, config or {}, self.message)
+            self._tracker = _WeightsAndBiases(self._directory, config or {}, self.message)
         self._resumed = 0  # the step from which the run starts or resumes
         self._begin: tuple[float, int] | None = None
         self._printed = time.monotonic()  # when the last line was
@@ -116,36 +115,32 @@ class MetricsWriter:
                 self._bars.remove_task(self._steps)
             self._steps = progress.add_stage(self._bars, "steps", self._total or None, done=step)
             self._bars.start()
+        if not self._directory:
+            return
         with self._storing():
             self._close_files()
-            if self._directory:
-                self._make_files()
-                for lines in self._files:
-                    lines.rewind(step)
-                largest = _LARGEST if self._uploads else math.inf
-                try:
-                    self._tensorboard = _Events(os.path.join(self._local, "tensorboard"), step, largest)
-                except ImportError as error:
-                    self.message(f"warning: no TensorBoard events, {error}")
-        if self._trackers:
-            self._trackers.start()
+            for name in (_FILE, _TABLES_FILE):
+                _rewind(os.path.join(self._directory, name), os.path.join(self._local, name), step)
+            try:
+                self._events = _Events(os.path.join(self._local, "tensorboard"), step)
+            except ImportError as error:
+                self.message(f"warning: no TensorBoard events, {error}")
+        if self._tracker:
+            self._tracker.start()
 
     def write(self, step: int, values: Mapping[str, float], kind: str = "train") -> None:
         """Writes the metrics after `step` steps; `kind` is "train" or the name of an evaluator."""
         if not self._primary:
             return
         values = {name: float(value) for name, value in values.items()}
-        with self._storing():
-            if self._lines:
-                finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
-                self._lines.append(json.dumps({"step": step, "kind": kind} | finite))
-            named = {f"{kind}/{name}": value for name, value in values.items()}
-            if self._tensorboard:
-                self._tensorboard.add_scalars(step, named)
-            if time.monotonic() - self._flushed > _FLUSH_SECONDS:
-                self._flush()
-        if self._trackers:
-            self._trackers.call("write", step, {name: x for name, x in named.items() if math.isfinite(x)})
+        finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        self._append(_FILE, {"step": step, "kind": kind} | finite)
+        named = {f"{kind}/{name}": value for name, value in values.items()}
+        self._add(step, lambda: [_scalar(tag, value) for tag, value in named.items()])
+        if time.monotonic() - self._flushed > _FLUSH_SECONDS:
+            self.flush()
+        if self._tracker:
+            self._tracker.log(step, lambda: {name: x for name, x in named.items() if math.isfinite(x)})
         shown = [form.format(values[name]) for name, form in _SHOWN.items() if name in values]
         if kind == "eval":  # Evaluations are rare, so the terminal can show all of their metrics.
             others = [name for name in values if name not in (*_SHOWN, BEST_SO_FAR)]
@@ -162,27 +157,18 @@ class MetricsWriter:
             self.at_step(step)
 
     def write_table(self, step: int, tag: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Writes a table of texts, such as "eval/fills", to tables.jsonl, TensorBoard and the trackers."""
-        if not self._primary:
-            return
-        with self._storing():
-            if self._tables:
-                line = {"step": step, "tag": tag, "header": list(header), "rows": [list(row) for row in rows]}
-                self._tables.append(json.dumps(line))
-            if self._tensorboard:
-                self._tensorboard.add_text(step, tag, markdown.table_of_texts(header, rows))
-        if self._trackers:
-            self._trackers.call("write_table", step, tag, header, rows)
+        """Writes a table of texts, such as "eval/fills", to tables.jsonl, TensorBoard and W&B."""
+        rows = [list(row) for row in rows]
+        self._append(_TABLES_FILE, {"step": step, "tag": tag, "header": list(header), "rows": rows})
+        self._add(step, lambda: summary.text(tag, markdown.table_of_texts(header, rows)).value)
+        if self._tracker:
+            self._tracker.log(step, lambda: {tag: wandb.Table(columns=list(header), data=rows)})
 
     def write_image(self, step: int, tag: str, png: bytes) -> None:
-        """Writes the content of a PNG file, such as "eval/confusions", to TensorBoard and the trackers."""
-        if not self._primary:
-            return
-        with self._storing():
-            if self._tensorboard:
-                self._tensorboard.add_image(step, tag, png)
-        if self._trackers:
-            self._trackers.call("write_image", step, tag, png)
+        """Writes the content of a PNG file, such as "eval/confusions", to TensorBoard and W&B."""
+        self._add(step, lambda: [_image(tag, png)])
+        if self._tracker:
+            self._tracker.log(step, lambda: {tag: wandb.Image(Image.open(io.BytesIO(png)))})
 
     def at_step(self, step: int) -> None:
         """Shows the progress. It is called at every step with the last step known to be done."""
@@ -247,13 +233,10 @@ class MetricsWriter:
         Remote files are uploaded in the background: a process that is killed at once loses the last lines.
         """
         with self._storing():
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._tensorboard:
-            self._tensorboard.flush()
-        if self._uploads:
-            self._uploads.start()
+            if self._events:
+                self._events.flush()
+            if self._uploads:
+                self._uploads.start()
         self._flushed = time.monotonic()
 
     def close(self) -> None:
@@ -266,49 +249,45 @@ class MetricsWriter:
             self._bars.stop()
             self._bars = None
         try:
-            with self._storing():
+            with self._storing(), self._cleanup:
                 self._close_files()
+                if self._uploads:
+                    self._uploads.close()
         finally:
-            if self._trackers:
-                self._trackers.call("close")
-
-    @property
-    def _files(self) -> list[_StepLines]:
-        return [lines for lines in (self._lines, self._tables) if lines]
+            self._uploads = None
+            if self._tracker:
+                self._tracker.close()
 
     @contextlib.contextmanager
     def _storing(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            for lines in self._files:
-                with contextlib.suppress(OSError):
-                    lines.close()
-            if self._tensorboard:
-                self._tensorboard.discard()
-            self._lines = self._tables = self._tensorboard = self._uploads = None
-            self._cleanup.close()
+            with contextlib.suppress(OSError):
+                self._close_files()
+            self._has_failed, self._uploads = True, None
             message = f"{self._directory}: the metrics cannot be written ({error.strerror or error})"
             raise file_error(f"{message}; check the storage and run the same command", error) from error
 
-    def _make_files(self) -> None:
-        folder = ""
-        if files.is_remote(self._directory):
-            self._local = folder = self._cleanup.enter_context(scratch.directory())
-            self._uploads = _Uploads(folder, self._directory, self.message)
-        self._lines = _StepLines(os.path.join(self._directory, _FILE), folder)
-        self._tables = _StepLines(os.path.join(self._directory, _TABLES_FILE), folder)
+    def _append(self, name: str, line: Mapping[str, Any]) -> None:
+        if not self._directory or self._has_failed:
+            return
+        with self._storing():
+            if name not in self._streams:
+                path = os.path.join(self._local, name)
+                self._streams[name] = open(path, "a", buffering=1)  # noqa: SIM115 (kept open)
+            self._streams[name].write(json.dumps(line) + "\n")
+
+    def _add(self, step: int, values: Callable[[], Any]) -> None:
+        if self._events:
+            with self._storing():
+                self._events.add(step, summary=summary_pb2.Summary(value=values()))
 
     def _close_files(self) -> None:
-        for lines in self._files:
-            lines.close()
-        if self._tensorboard:
-            self._tensorboard.close()
-            self._tensorboard = None
-        if self._uploads:
-            self._uploads.close()
-            self._uploads = None
-        self._cleanup.close()
+        streams, self._streams, events, self._events = self._streams, {}, self._events, None
+        with contextlib.ExitStack() as closing:
+            for stream in (*streams.values(), *([events] if events else [])):
+                closing.callback(stream.close)
 
     def _time_left(self, step: int) -> list[str]:
         if self._begin is None or not self._begin[1] < step < self._total:
@@ -318,46 +297,22 @@ class MetricsWriter:
         return [f"left {progress.clock(left)}"]
 
 
-class _StepLines:
-    """A file to which lines are appended.
+def _rewind(path: str, local: str, step: int) -> None:
+    """Writes the lines of `path` up to a step to `local`.
 
-    For a URL, they are written to `local_directory`, which is uploaded, and continue in another file after
-    1 MiB (see `json_files.line_files`), so that not all of them are uploaded each time.
+    Earlier versions continued a long remote file in others (see `json_files.line_files`), which are joined.
     """
-
-    def __init__(self, path: str, local_directory: str = ""):
-        self._path, self._local_directory = path, local_directory
-        self._number = 0  # of the file
-        self._file: TextIO | None = None
-
-    def rewind(self, step: int) -> None:
-        self.close()  # or later lines would go to the file that is replaced
-        for number, path in json_files.line_files(self._path).items():
-            content = files.read(path).decode("utf-8", "replace")
-            kept = [line for line in content.splitlines() if _step_of(line) <= step]
-            # A line may be cut off right before its end, and the next one would be appended to it.
-            if content != (whole := "".join(line + "\n" for line in kept)):
-                atomic.write_text(path, whole)
-            self._number = number
-            if self._local_directory:
-                atomic.write_text(self._local_path(), whole, sync=False)
-
-    def append(self, line: str) -> None:
-        if self._file is None:
-            self._file = open(self._local_path(), "a", buffering=1)  # noqa: SIM115 (kept open)
-        self._file.write(line + "\n")
-        if self._local_directory and self._file.tell() > _LARGEST:
-            self.close()
-            self._number += 1
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def _local_path(self) -> str:
-        path = json_files.line_file(self._path, self._number)
-        return os.path.join(self._local_directory, files.name(path)) if self._local_directory else path
+    parts = json_files.line_files(path)
+    text = "".join(files.read(part).decode("utf-8", "replace") for part in parts.values())
+    # A line may be cut off right before its end, and the next one would be appended to it.
+    kept = "".join(line + "\n" for line in text.splitlines() if _step_of(line) <= step)
+    if kept != text or len(parts) > 1:
+        atomic.write_text(path, kept)
+    if parts and local != path:
+        atomic.write_text(local, kept, sync=False)
+    for number, part in parts.items():
+        if number:
+            files.remove(part)
 
 
 def _step_of(line: str) -> float:
@@ -367,8 +322,18 @@ def _step_of(line: str) -> float:
         return math.inf
 
 
+def _scalar(tag: str, value: float) -> Any:
+    return summary_pb2.Summary.Value(tag=tag, simple_value=value)
+
+
+def _image(tag: str, png: bytes) -> Any:
+    width, height = struct.unpack(">II", png[16:24])  # of the chunk IHDR, which is the first
+    image = summary_pb2.Summary.Image(width=width, height=height, encoded_image_string=png)
+    return summary_pb2.Summary.Value(tag=tag, image=image)
+
+
 class _Uploads:
-    """Copies the files of a local directory to a remote one, in a thread, whenever they have grown.
+    """Copies the files of a local directory to a remote one, in a thread, whenever they have changed.
 
     An upload that fails is logged. The local files stay, so that later uploads include what it lacks.
     """
@@ -376,7 +341,6 @@ class _Uploads:
     def __init__(self, source: str, target: str, log: Callable[[str], None]):
         self._source, self._target, self._log = source, target, log
         self._sizes: dict[str, int] = {}  # of the files that are uploaded
-        self._error = ""  # the last one that was logged
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="metrics-upload")
         self._last: concurrent.futures.Future[None] | None = None
 
@@ -391,11 +355,8 @@ class _Uploads:
     def _try(self) -> None:
         try:
             self._upload()
-            self._error = ""
         except Exception as error:  # The thread of the run must not depend on the network.
-            if str(error) != self._error:
-                self._error = str(error)
-                self._log(f"warning: {self._target}: uploading the metrics failed ({error}); it is repeated")
+            self._log(f"warning: {self._target}: uploading the metrics failed ({error}); it is repeated")
 
     def _upload(self) -> None:
         for name in files.walk(self._source):
@@ -408,157 +369,72 @@ class _Uploads:
 
 
 class _Events:
-    """The TensorBoard event files of one process; another file is begun after `largest` bytes.
+    """A TensorBoard event file, written in the caller's thread.
 
-    Events are written in the caller's thread. The thread of tensorboardX's SummaryWriter ends at the first
-    write that fails, and adding to its queue then blocks forever.
+    The thread of tensorboardX's SummaryWriter ends at the first write that fails, and adding to its queue
+    then blocks forever.
     """
 
-    def __init__(self, directory: str, step: int, largest: float = math.inf):
+    def __init__(self, directory: str, step: int):
         record_writer.directory_check(directory)
         # File names contain the time in seconds. The suffix prevents a run that is restarted within a second
         # from overwriting the events of the first process.
-        self._prefix, self._suffix = os.path.join(directory, "events"), f".{os.getpid()}-{step}"
-        self._file = event_file_writer.EventsWriter(self._prefix, self._suffix)
-        self._largest, self._size, self._files = largest, 0, 1
+        suffix = f".{os.getpid()}-{step}"
+        self._file = event_file_writer.EventsWriter(os.path.join(directory, "events"), suffix)
+        self.flush, self.close = self._file.flush, self._file.close
         # makes TensorBoard hide the later steps of an earlier process, which may not have saved any
-        purge = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        self._write(step + 1, session_log=purge)
+        self.add(step + 1, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
 
-    def add_scalars(self, step: int, values: Mapping[str, float]) -> None:
-        scalars = [summary_pb2.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-        self._add(step, summary_pb2.Summary(value=scalars))
-
-    def add_text(self, step: int, tag: str, text: str) -> None:
-        self._add(step, summary.text(tag, text))
-
-    def add_image(self, step: int, tag: str, png: bytes) -> None:
-        width, height = struct.unpack(">II", png[16:24])  # of the chunk IHDR, which is the first
-        image = summary_pb2.Summary.Image(width=width, height=height, encoded_image_string=png)
-        self._add(step, summary_pb2.Summary(value=[summary_pb2.Summary.Value(tag=tag, image=image)]))
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
-
-    def discard(self) -> None:
-        with contextlib.suppress(OSError):
-            self._file.close()  # fails in its flush, before it closes
-        with contextlib.suppress(OSError):
-            self._file._py_recordio_writer.close()
-
-    def _add(self, step: int, values) -> None:
-        if self._size > self._largest:
-            self._file.close()
-            self._file = event_file_writer.EventsWriter(self._prefix, f"{self._suffix}-{self._files:06}")
-            self._size, self._files = 0, self._files + 1
-        self._write(step, summary=values)
-
-    def _write(self, step: int, **content) -> None:
-        event = event_pb2.Event(wall_time=time.time(), step=step, **content)
-        self._file.write_event(event)
-        self._size += event.ByteSize()
+    def add(self, step: int, **content: Any) -> None:
+        self._file.write_event(event_pb2.Event(wall_time=time.time(), step=step, **content))
 
 
 class _WeightsAndBiases:
-    name = "wandb"
+    """The run in Weights & Biases, which is dropped with a warning if it fails.
 
-    def start(self, directory: str, config: Mapping[str, Any], id_: str) -> str:
-        local = {} if files.is_remote(directory) else {"dir": directory}
-        options: dict[str, Any] = {"project": os.environ.get("WANDB_PROJECT", _PROJECT), **local}
-        if id_:
-            options |= {"id": id_, "resume": "allow"}
-        sys.argv[1:] = map(hide_secrets, sys.argv[1:])  # which W&B uploads, too
-        self._run = wandb.init(name=files.name(directory), config=dict(config), **options)
-        return self._run.id
-
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        self._run.log(dict(values), step=step)
-
-    def write_table(self, step: int, tag: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        self._run.log({tag: wandb.Table(columns=list(header), data=[list(row) for row in rows])}, step=step)
-
-    def write_image(self, step: int, tag: str, png: bytes) -> None:
-        self._run.log({tag: wandb.Image(Image.open(io.BytesIO(png)))}, step=step)
-
-    def close(self) -> None:
-        self._run.finish()
-
-
-class _MLflow:
-    name = "mlflow"
-
-    def start(self, directory: str, config: Mapping[str, Any], id_: str) -> str:
-        mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", _PROJECT))
-        run = mlflow.start_run(run_id=id_ or None, run_name=files.name(directory))
-        if not id_:
-            fields = [(name, str(value)[:500]) for name, value in config_fields.flatten(config)]
-            for begin in range(0, len(fields), 100):  # MLflow's limits
-                mlflow.log_params(dict(fields[begin : begin + 100]))
-        return run.info.run_id
-
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        mlflow.log_metrics(dict(values), step=step)
-
-    def write_table(self, step: int, tag: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        mlflow.log_text(markdown.table_of_texts(header, rows) + "\n", f"{tag}/{step}.md")
-
-    def write_image(self, step: int, tag: str, png: bytes) -> None:
-        mlflow.log_image(Image.open(io.BytesIO(png)), key=tag, step=step)
-
-    def close(self) -> None:
-        mlflow.end_run()
-
-
-TRACKERS: dict[str, Any] = {kind.name: kind for kind in (_WeightsAndBiases, _MLflow)}
-
-
-class _Trackers:
-    """The experiment trackers of a run.
-
-    Where and as whom they log is set as their documentation says: `wandb login`, WANDB_PROJECT and
-    WANDB_MODE; MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME. A run that resumes continues in the same run
-    of the tracker, whose id is in the work directory. A tracker that fails is dropped with a warning.
+    Where and as whom it logs is set by `wandb login`, WANDB_PROJECT and WANDB_MODE. A run that resumes
+    continues in the same run of W&B, whose id is in the work directory. W&B ignores steps that come again.
     """
 
-    def __init__(self, names: str, directory: str, config: Mapping[str, Any], warn: Callable[[str], None]):
+    def __init__(self, directory: str, config: Mapping[str, Any], warn: Callable[[str], None]):
+        check_installed("wandb", "trackers", "trackers=wandb")
         self._directory, self._config, self._warn = directory, hide_secrets(config), warn
-        self._waiting = []
-        for name in comma_lists.names(names, "trackers"):
-            if name not in TRACKERS:
-                raise UserError(f"trackers={names}: expected {alternatives(TRACKERS)}, or both with a comma")
-            check_installed(name, "trackers", f"trackers={names}")
-            self._waiting.append(TRACKERS[name]())
-        self._open: list[Any] = []  # whose runs have begun
+        self._run: Any = None
 
     def start(self) -> None:
-        if self._open:
-            self._warn(
-                "warning: trackers keep the metrics of replayed steps; MLflow adds the new values, and W&B "
-                "ignores them"
-            )
+        if self._run is not None:
             return
-        self._open, self._waiting = self._waiting, []
-        for tracker in list(self._open):
-            path = os.path.join(self._directory, f"{tracker.name}-run.txt")
-            before = files.read_text(path).strip() if files.exists(path) else ""
-            id_ = self._try(tracker, "start", self._directory, self._config, before)
-            if id_ and id_ != before:
-                atomic.write_text(path, f"{id_}\n")
+        path = os.path.join(self._directory, "wandb-run.txt")
+        id_ = files.read_text(path).strip() if files.exists(path) else ""
+        options = {} if files.is_remote(self._directory) else {"dir": self._directory}
+        options |= {"id": id_, "resume": "allow"} if id_ else {}
+        sys.argv[1:] = map(hide_secrets, sys.argv[1:])  # which W&B uploads, too
+        with self._guarded():
+            self._run = wandb.init(
+                name=files.name(self._directory),
+                project=os.environ.get("WANDB_PROJECT", "bert_jax"),
+                config=dict(self._config),
+                **options,
+            )
+            atomic.write_text(path, f"{self._run.id}\n")
 
-    def call(self, method: str, *args: Any) -> None:
-        for tracker in list(self._open):
-            self._try(tracker, method, *args)
+    def log(self, step: int, values: Callable[[], Mapping[str, Any]]) -> None:
+        with self._guarded():
+            if self._run is not None:
+                self._run.log(dict(values()), step=step)
 
-    def _try(self, tracker: Any, method: str, *args: Any) -> Any:
+    def close(self) -> None:
+        with self._guarded():
+            if self._run is not None:
+                self._run.finish()
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
         try:
-            return getattr(tracker, method)(*args)
+            yield
         except Exception as error:
-            self._open.remove(tracker)
-            self._warn(f"warning: {tracker.name} fails and is left out: {first_line(error)}")
-        return None
+            self._run = None
+            self._warn(f"warning: wandb fails and is left out: {first_line(error)}")
 
 
 def read_metrics(directory: files.PathLike, kind: str | None = None) -> list[dict]:

@@ -13,21 +13,27 @@ README.md          the model card of a fine-tuning run
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import json
 import os
-from collections.abc import Callable, Mapping
+import socket
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import jax
 
 from bert_jax import tokenization
 from bert_jax.errors import UserError, file_error
-from bert_jax.io import atomic, checks, files, json_files
-from bert_jax.io.wording import counted
+from bert_jax.io import atomic, checks, files, json_files, owners
+from bert_jax.io.wording import some
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import Target
 from bert_jax.parallel import collective
+from bert_jax.settings import config_fields
 from bert_jax.settings.config_fields import Field
-from bert_jax.workdir import agreement
+from bert_jax.settings.removed_fields import REMOVED
 from bert_jax.workdir.lock import Lock
 
 # The schema of the parts of config.json that are read again.
@@ -54,6 +60,16 @@ _RUN = {
     "scores?": {"activation": str, "max_seq_length": int},
     "head?": str,
 }
+
+# The entries of config.json outside of `config` that may change when a run resumes, and those that never can,
+# because they determine the meaning of checkpoints. The fields of `config` declare it themselves.
+_FREE = (
+    "command_line",
+    "head",  # follows from the task; runs of older versions have a wrong one for questions
+    "vocabulary.file",
+    "vocabulary.path",
+)
+_FIXED = ("vocabulary.digest",)
 
 # Fields of `config` that had another name when earlier versions wrote config.json.
 _RENAMED = {"max_length": "max_seq_length"}
@@ -96,11 +112,6 @@ class WorkDir:
     def __enter__(self) -> WorkDir:
         checks.check_checkpoint_place(self.path)
         if self.primary:
-            try:
-                files.make_directory(self.path)
-            except OSError as error:
-                message = f"{self.path}: cannot be made ({error.strerror or error}); choose another --workdir"
-                raise file_error(message, error) from error
             self._lock.acquire()
         return self
 
@@ -129,29 +140,33 @@ class WorkDir:
 
         Raises:
             UserError: the directory belongs to another run, not all processes of this one see it, or they
-                differ in what may not change; the message names them or the agreement.
+                differ in what may not change.
         """
         before, resumes, newest = collective.call_in_primary(self._look)
-        agreement.check_shared(self.path, newest)
+        _check_shared(self.path, newest)
         run = json.loads(json.dumps(run))
-        rule = functools.partial(agreement.resume_rule, declared=declared)
-        agreement.check_run(run, declared)
+        check_run(run, declared)
         self._before, self.has_steps = before if resumes else {}, bool(newest)
         if resumes:
-            agreement.check_known(before["config"], run["config"], declared)
-        differing = agreement.changes(before, run, declared) if resumes else {}
-        differing = {name: values for name, values in differing.items() if rule(name) != "free"}
-        fixed = {name: values for name, values in differing.items() if rule(name) == "fixed"}
+            known = {*declared, *dict(config_fields.flatten(run["config"]))}
+            for name, value in config_fields.flatten(before["config"]):
+                if name not in known:
+                    raise UserError(
+                        f"config.{name}={value!r} of the run does not exist in this version of bert-jax, which "
+                        "cannot resume it; use the version that started it, or choose another --workdir"
+                    )
+        differing = _changes(before, run, declared) if resumes else {}
+        fixed = {name: pair for name, pair in differing.items() if _rule(name, declared) == "fixed"}
         if fixed and allow_changes:
             raise UserError(
-                f"{self.path} is of another model: {agreement.list_changes(fixed)}, which --allow_changes "
-                "cannot change; choose another --workdir"
+                f"{self.path} is of another model: {_listed(fixed)}, which --allow_changes cannot change; "
+                "choose another --workdir"
             )
         if differing and not allow_changes:
             allow = ", or go on with the new values by --allow_changes"
             raise UserError(
-                f"{self.path} belongs to another run: {agreement.list_changes(differing)}; choose another "
-                f"--workdir{allow if run['command'] == 'pretrain' and not fixed else ''}"
+                f"{self.path} belongs to another run: {_listed(differing)}; choose another --workdir"
+                f"{allow if run['command'] == 'pretrain' and not fixed else ''}"
             )
         if self.primary:
             self._run, self._confirmed = run, not resumes
@@ -218,6 +233,111 @@ class WorkDir:
             atomic.copy_file(source, os.path.join(self.path, target))
 
 
+def check_run(run: Mapping[str, Any], declared: Mapping[str, Field]) -> None:
+    """Checks that all processes of the run, which have to call it, have the same `run` (see `WorkDir`).
+
+    Raises:
+        UserError: a process has other values than process 0, in entries that may not change at any time. All
+            processes raise it, and name both.
+    """
+    if jax.process_count() == 1:
+        return
+    values = {name: x for name, x in config_fields.flatten(run) if _rule(name, declared) != "free"}
+    runs = [json.loads(each) for each in collective.gather(json.dumps(values).encode())]
+    for index, other in enumerate(runs):
+        pairs = {name: (runs[0].get(name), other.get(name)) for name in sorted({*runs[0], *other})}
+        if differing := {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}:
+            listed = _listed(differing, "in process 0", f"in process {index}")
+            raise UserError(f"{listed}; start all processes with the same flags and the same inputs")
+
+
+def _rule(name: str, declared: Mapping[str, Field]) -> str:
+    """Returns the `Field.resume` of an entry of config.json."""
+    if name in _FREE or name in _FIXED:
+        return "free" if name in _FREE else "fixed"
+    field = declared.get(name.removeprefix("config."))
+    return field.resume if field else "same"
+
+
+def _changes(
+    old: Mapping[str, Any], new: Mapping[str, Any], declared: Mapping[str, Field]
+) -> dict[str, tuple[Any, Any]]:
+    """Returns {dotted name: (old value, new value)} of the entries that differ and are not free to.
+
+    A field of `config` that the older run lacks was added by a later version of bert_jax: that run had its
+    default. Other entries that only one of them has are ignored.
+    """
+    before = {f"config.{name}": field.default for name, field in declared.items()}
+    before |= dict(config_fields.flatten(old))
+    return {
+        name: (before[name], value)
+        for name, value in config_fields.flatten(new)
+        if name in before and before[name] != value and _rule(name, declared) != "free"
+    }
+
+
+def _listed(differing: Mapping[str, tuple[Any, Any]], there: str = "there", here: str = "here") -> str:
+    return some(
+        f"{name.removeprefix('config.')} is {old!r:.60} {there} and {new!r:.60} {here}"
+        for name, (old, new) in differing.items()
+    )
+
+
+def _check_shared(directory: str, names: Sequence[str] = (), *, patience: float = 10.0) -> None:
+    """Checks that all processes of the run, which have to call it, see the same directory.
+
+    Otherwise each would write its part of a checkpoint to another disk. Process 0 writes an empty file with a
+    random name there, and removes it when all have looked for it.
+
+    Args:
+        directory: the directory of this process, as a local path or a URL; in process 0, it exists.
+        names: paths in the directory that process 0 sees, and that the others have to see, too.
+        patience: seconds for which a process looks, since shared file systems may show files late.
+
+    Raises:
+        UserError: a process does not see the directory of process 0. All processes raise it, and name it.
+        StorageError: process 0 cannot write the file. All processes raise it.
+    """
+    if jax.process_count() == 1:
+        return
+    # Named as a temporary file is, so that it is removed later if process 0 is killed.
+    probe = f".shared.tmp-{owners.token()}-{uuid.uuid4().hex}"
+
+    def write() -> list[str]:
+        try:
+            atomic.write_file(os.path.join(directory, probe), b"", sync=False)
+        except OSError as error:
+            message = f"{directory}: cannot be written ({error.strerror or error}); choose another --workdir"
+            raise file_error(message, error) from error
+        return [probe, *names]
+
+    try:
+        expected = collective.call_in_primary(write)
+        is_seen = all(_appears(os.path.join(directory, name), patience) for name in expected)
+        report = json.dumps([socket.gethostname(), is_seen]).encode()
+        seen = [json.loads(each) for each in collective.gather(report)]
+    finally:
+        if jax.process_index() == 0:
+            with contextlib.suppress(OSError):
+                files.remove(os.path.join(directory, probe))
+    if blind := [f"process {n} on {host}" for n, (host, sees) in enumerate(seen) if not sees]:
+        raise UserError(
+            f"{directory}, as process 0 on {seen[0][0]} sees it, is not seen by {some(blind)}; expected a "
+            "--workdir that all hosts share, a bucket or a directory of a network file system (docs/hosts.md)"
+        )
+
+
+def _appears(file: str, patience: float) -> bool:
+    deadline = time.monotonic() + patience
+    while True:
+        with contextlib.suppress(OSError):
+            if files.exists_on_server(file):
+                return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.2)
+
+
 def has_started(path: files.PathLike) -> bool:
     """Returns whether the run in a work directory has done a step: it has a checkpoint or metrics."""
     metrics = os.path.join(path, "metrics.jsonl")
@@ -247,23 +367,13 @@ def resolve_dtype(
     within a run.
     """
     chosen = dispatch.resolve_dtype(requested, target)
-    if requested != "auto":
+    if requested != "auto" or not (started := read_started(path)):
         return chosen
-    if not (started := read_started(path)):
-        if (target.platform, chosen) == ("cpu", "bfloat16"):
-            log(
-                "model.dtype=bfloat16, for which this CPU has units; --config.model.dtype=float32 is slower "
-                "and more precise"
-            )
+    recorded = (started["config"].get("model") or {}).get("dtype", "auto")
+    if recorded in ("auto", chosen):
         return chosen
-    recorded = (started["config"].get("model") or {}).get("dtype", chosen)
-    if recorded not in ("auto", chosen):
-        log(
-            f"model.dtype={recorded}, as this run was started; a new run on this {target.platform} would "
-            f"compute in {chosen}"
-        )
-        return recorded
-    return chosen
+    log(f"model.dtype={recorded}, as this run was started; a new run here would compute in {chosen}")
+    return recorded
 
 
 def find_root(path: files.PathLike) -> str:
@@ -273,20 +383,12 @@ def find_root(path: files.PathLike) -> str:
         UserError: the path is neither.
     """
     path = os.fspath(path)
-    if not files.exists(path):
-        raise UserError(f"{path}: no such directory; expected a work directory, or one of its checkpoints")
     above = files.parent(path)
     for root in (path, above, files.parent(above)):
-        if files.exists(os.path.join(root, "config.json")):
+        if files.exists(path) and files.exists(os.path.join(root, "config.json")):
             return root
-    if seeds := sorted(name for name in files.names(path) if name.startswith("seed-")):
-        raise UserError(
-            f"{path}: holds the work directories of {counted(len(seeds), 'seed')}; expected one of them, "
-            f"such as {os.path.join(path, seeds[0])}"
-        )
-    raise UserError(
-        f"{path}: not a work directory (it has no config.json); expected one, or one of its checkpoints/STEP"
-    )
+    what = "not a work directory (it has no config.json)" if files.exists(path) else "no such directory"
+    raise UserError(f"{path}: {what}; expected a work directory, or one of its checkpoints/STEP")
 
 
 def best_or_newest(path: files.PathLike) -> str:
@@ -311,17 +413,19 @@ def read_run(path: files.PathLike) -> dict[str, Any]:
     root = find_root(path)
     file = os.path.join(root, "config.json")
     content = json_files.read(file)
-    if "command" not in content and "model_type" in content:
-        raise UserError(
-            f"{root} is a Hugging Face folder, not a work directory of bert-jax; `bert-jax finetune "
-            f"--config=finetune/TASK --config.init_from={root}` makes one"
-        )
     json_files.check(content, _RUN, file)
     config = content["config"]
     for old, new in _RENAMED.items():
         if old in config:
             config.setdefault(new, config.pop(old))
-    agreement.drop_removed(config)
+    recorded = dict(config_fields.flatten(config))
+    for name, default in REMOVED.items():
+        if name in recorded and recorded[name] == default:
+            *groups, last = name.split(".")
+            group = config
+            for each in groups:
+                group = group[each]
+            del group[last]
     return content
 
 

@@ -10,7 +10,7 @@ from bert_jax.checkpoint import list_steps
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 
-LATE = 7.0  # seconds; below the patience of `agreement.check_shared`
+LATE = 7.0  # seconds; below the patience of `run_directory._check_shared`
 SENTENCES = ["word1 word2", "word3 word4 word5", "word6", "word7 word8"]
 
 

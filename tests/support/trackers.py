@@ -1,4 +1,4 @@
-"""Stands for the packages of experiment trackers."""
+"""Stands for the package of Weights & Biases."""
 
 import sys
 import types
@@ -9,10 +9,8 @@ from bert_jax.training import metrics
 
 
 class Service:
-    """Stands for the packages of both trackers."""
-
     def __init__(self):
-        self.runs, self.logged, self.params, self.ended, self.fails = [], [], {}, 0, False
+        self.runs, self.logged, self.ended, self.fails = [], [], 0, False
         self.tables, self.images = [], []  # (step, name, content)
 
     def wandb(self):
@@ -36,41 +34,20 @@ class Service:
 
         return types.SimpleNamespace(init=init, Table=table, Image=lambda image: (self.images, image.size))
 
-    def mlflow(self):
-        def start_run(run_id, run_name):
-            self.runs.append({"id": run_id, "name": run_name})
-            return types.SimpleNamespace(info=types.SimpleNamespace(run_id=run_id or "m1"))
-
-        return types.SimpleNamespace(
-            set_experiment=lambda name: None,
-            start_run=start_run,
-            log_params=self.params.update,
-            log_metrics=self._log,
-            log_text=self._log_text,
-            log_image=lambda image, key, step: self.images.append((step, key, image.size)),
-            end_run=self._end,
-        )
-
     def _log(self, values, step):
         if self.fails:
             raise ConnectionError("no network\nat all")
         if values:
             self.logged.append((step, values))
 
-    def _log_text(self, text, artifact_file):
-        self._log({}, 0)
-        name, _, file = artifact_file.rpartition("/")
-        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:]]
-        self.tables.append((int(file.removesuffix(".md")), name, rows))
-
     def _end(self):
         self.ended += 1
 
 
-@pytest.fixture(params=["wandb", "mlflow"])
-def service(request, monkeypatch):
+@pytest.fixture
+def service(monkeypatch):
     found = Service()
-    monkeypatch.setitem(sys.modules, request.param, getattr(found, request.param)())
-    monkeypatch.setattr(metrics, request.param, sys.modules[request.param])
+    monkeypatch.setitem(sys.modules, "wandb", found.wandb())
+    monkeypatch.setattr(metrics, "wandb", sys.modules["wandb"])
     monkeypatch.setattr(metrics, "check_installed", lambda *unused: None)
-    return request.param, found
+    return found

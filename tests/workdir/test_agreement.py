@@ -10,13 +10,14 @@ from support import together
 
 from bert_jax.errors import UserError
 from bert_jax.io import files
-from bert_jax.workdir import agreement
+from bert_jax.workdir import run_directory
 
 
 def check(monkeypatch, *directories, names=(), patience=0.3):
     """What each process got that has one of these directories: None, or its error."""
     calls = [
-        functools.partial(agreement.check_shared, str(path), names, patience=patience) for path in directories
+        functools.partial(run_directory._check_shared, str(path), names, patience=patience)
+        for path in directories
     ]
     return together.run(monkeypatch, *calls)
 

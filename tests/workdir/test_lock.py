@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.io import atomic, files
 from bert_jax.workdir.lock import Lock
 
 HOLD = """
@@ -32,10 +34,17 @@ def holder(tmp_path):
     process.wait()
 
 
-def held_by_another_host(directory, age, **changes):
+@pytest.fixture
+def remote():
+    """The URL of an empty directory in a store without locks."""
+    return f"memory://{uuid.uuid4().hex}"
+
+
+def held_by_another_host(directory, age):
     """Writes what a run of another host would have written `age` seconds ago."""
-    holder = {"host": "far", "boot": "1", "pid": 7, "started": "1", "token": "x"}
-    (directory / ".lock").write_text(json.dumps(holder | {"renewed": time.time() - age} | changes))
+    holder = {"host": "far", "pid": 7, "owner": "", "token": "x", "renewed": time.time() - age}
+    files.make_directory(directory)
+    atomic.write_text(f"{directory}/.lock", json.dumps(holder))
 
 
 def test_two_in_one_directory(tmp_path, holder):
@@ -43,13 +52,14 @@ def test_two_in_one_directory(tmp_path, holder):
         Lock(tmp_path).acquire()
 
 
-def test_two_in_one_process(tmp_path):
-    first = Lock(tmp_path)
+@pytest.mark.parametrize("place", ["local", "remote"])
+def test_two_in_one_process(tmp_path, remote, place):
+    directory = tmp_path if place == "local" else remote
+    first, second = Lock(directory), Lock(directory)
     first.acquire()
     with pytest.raises(UserError, match="in use"):
-        Lock(tmp_path).acquire()
+        second.acquire()
     first.release()
-    second = Lock(tmp_path)
     second.acquire()
     second.release()
 
@@ -64,24 +74,36 @@ def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path, holder):
     assert (tmp_path / ".lock").read_text() == ""
 
 
-def test_another_host_that_renews_is_alive(tmp_path):
-    held_by_another_host(tmp_path, age=1e6)
-
-    def renew(text):
-        held_by_another_host(tmp_path, age=1e6 - 5)
-
+def test_another_host_that_renews_is_alive_and_one_that_does_not_is_dead(remote):
+    held_by_another_host(remote, age=1e6)
     with pytest.raises(UserError, match=r"in use by another run .process 7 on far"):
-        Lock(tmp_path, lease=1.2, log=renew).acquire()
+        Lock(remote, lease=1.2, log=lambda text: held_by_another_host(remote, age=1e6 - 5)).acquire()
+    said = []
+    lock = Lock(remote, lease=0.3, log=said.append)
+    lock.acquire()
+    assert "process 7 on far" in said[0] and json.loads(files.read(f"{remote}/.lock"))["pid"] == os.getpid()
+    lock.release()
+    assert not files.exists(f"{remote}/.lock")
 
 
-def test_a_lock_taken_over_by_another_host_is_noticed(tmp_path):
-    lock = Lock(tmp_path, lease=0.3)
+def test_of_two_that_begin_at_once_one_gets_the_lock(remote, monkeypatch):
+    first, second = Lock(remote), Lock(remote)
+    first.acquire()
+    monkeypatch.setattr(files, "exists", lambda path: False)  # as seen just before
+    with pytest.raises(UserError, match="in use"):
+        second.acquire()
+    monkeypatch.undo()
+    first.release()
+
+
+def test_a_lock_taken_over_by_another_host_is_noticed(remote):
+    lock = Lock(remote, lease=0.3)
     lock.acquire()
     deadline = time.monotonic() + 10
     with pytest.raises(UserError, match="taken over by process 7 on far while this run was suspended"):
         while time.monotonic() < deadline:
-            held_by_another_host(tmp_path, age=0)
+            held_by_another_host(remote, age=0)
             time.sleep(0.02)
             lock.check()
     lock.release()
-    assert json.loads((tmp_path / ".lock").read_text())["host"] == "far"  # its own is left to it
+    assert json.loads(files.read(f"{remote}/.lock"))["host"] == "far"  # its own is left to it
