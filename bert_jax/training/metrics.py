@@ -286,8 +286,10 @@ class MetricsWriter:
     def _close_files(self) -> None:
         streams, self._streams, events, self._events = self._streams, {}, self._events, None
         with contextlib.ExitStack() as closing:
-            for stream in (*streams.values(), *([events] if events else [])):
+            for stream in streams.values():
                 closing.callback(stream.close)
+            if events:
+                closing.callback(events.close)
 
     def _time_left(self, step: int) -> list[str]:
         if self._begin is None or not self._begin[1] < step < self._total:

@@ -152,8 +152,8 @@ class WorkDir:
             for name, value in config_fields.flatten(before["config"]):
                 if name not in known:
                     raise UserError(
-                        f"config.{name}={value!r} of the run does not exist in this version of bert-jax, which "
-                        "cannot resume it; use the version that started it, or choose another --workdir"
+                        f"config.{name}={value!r} of the run does not exist in this version, which cannot "
+                        "resume it; use the version that started it, or choose another --workdir"
                     )
         differing = _changes(before, run, declared) if resumes else {}
         fixed = {name: pair for name, pair in differing.items() if _rule(name, declared) == "fixed"}
