@@ -50,7 +50,6 @@ setup(
         "matplotlib>=3.8",
         "ml-collections>=1.0",
         "ml-dtypes>=0.5",
-        "mwparserfromhell>=0.6.6",
         "numpy>=2.0",
         "optax>=0.2.6",
         "orbax-checkpoint>=0.12,<1",

@@ -42,7 +42,7 @@ def build(
     options: Options,
     workers: int = 1,
     progress: Progress | None = None,
-    beam_args: str | None = None,
+    beam_args: str = "",
     overwrite: bool = False,
 ) -> Built:
     """Builds a record directory, or resumes an interrupted build.
@@ -53,7 +53,7 @@ def build(
         options: the options of the build.
         workers: the number of local processes.
         progress: shows the progress; None creates one.
-        beam_args: the arguments of Apache Beam pipelines that run the build; None for local processes.
+        beam_args: the arguments of Apache Beam pipelines that run the build; "" for local processes.
         overwrite: whether records with other settings in the directory are replaced, once the new ones are
             made.
 
@@ -72,10 +72,10 @@ def build(
         own_paths = set(map(readers.identity, own)).intersection(map(readers.identity, paths))
         if own_paths:
             raise UserError(f"{own_paths.pop()} is a file of --input and of --vocab, and not text")
-        format = readers.resolve_format(paths, options.input_format, options.fields)
+        format = readers.resolve_format(paths, options.input_format, options.text_field)
         options = dataclasses.replace(options, input_format=format)
         pool: pools.Pool = pools.LocalPool(workers)
-        if beam_args is not None:
+        if beam_args:
             pool = pools.BeamPool(beam_args, f"{files.absolute(options.output).rstrip('/')}-beam")
         with progress, pool:
             return _Build(options, tokenizer, paths, pool, progress).run(overwrite)
@@ -128,7 +128,7 @@ class _Build:
         self.progress.start("reading", sum(sizes), "MB", 1e-6)
         digests = self.pool.run(
             readers.file_digest,
-            [(None, (path, options.input_format, options.fields)) for path in self.paths],
+            [(None, (path, options.input_format, options.text_field)) for path in self.paths],
             lambda i, result: self.progress.advance(sizes[i]),
         )
         self.settings = resolve(options, self.tokenizer, self.paths, digests, self.languages)
@@ -221,7 +221,7 @@ class _Build:
                 self.tokenizer,
                 self._path(f"documents-{number:06d}"),
                 self.cleaning,
-                self.options.fields,
+                self.options.text_field,
                 code,
             )
             for number, (group, code) in enumerate(groups)
@@ -239,7 +239,7 @@ class _Build:
         if sum(one.result["documents"] for one in train) < self._fewest:
             raise UserError(
                 f"--eval_fraction={self.settings['eval_fraction']} leaves under two training documents: give "
-                "a smaller fraction, or more documents, with other values of --id_field"
+                "a smaller fraction, or more documents"
             )
         if self.languages:
             made += self._repeat(train, runs)

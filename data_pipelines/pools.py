@@ -192,7 +192,7 @@ class BeamPool(Pool):
     """
 
     def __init__(self, arguments: str, scratch: str):
-        check_installed("apache_beam", "beam", "--runner=beam")
+        check_installed("apache_beam", "beam", "--beam_args")
         try:
             self._options = pipeline_options.PipelineOptions(shlex.split(arguments))
         except (SystemExit, ValueError) as error:

@@ -17,8 +17,8 @@ from data_pipelines import cleaning, languages, readers, sentences
 from data_pipelines.stages import pairs
 
 # The flags that choose the text of a row without a second segment.
-_SINGLE_SEGMENTS = ("full_sentences", "doc_sentences", "full_rows")
-_GOOGLE_ONLY = ("masked_lm_prob", "max_predictions_per_seq", "whole_word_mask", "max_ngram")
+_SINGLE_SEGMENTS = ("full_sentences", "full_rows")
+_GOOGLE_ONLY = ("masked_lm_prob", "max_predictions_per_seq", "whole_word_mask")
 REQUIRED = dataclasses.MISSING  # the default of a field that has to be given
 
 
@@ -46,12 +46,9 @@ class CorpusOptions:
         "books: one book per file; jsonl: one JSON object per line; csv: a table, or for .tsv one with tabs. "
         "All but text are split into sentences. Parquet and Arrow files are read whatever it says.",
     )
-    text_field: str = flag("text", "jsonl, csv, Parquet, Arrow and tfds: the field that contains the text.")
-
-    @property
-    def fields(self) -> readers.Fields:
-        """The fields to read of text that has fields."""
-        return readers.Fields(self.text_field)
+    text_field: str = flag(
+        readers.TEXT_FIELD, "jsonl, csv, Parquet, Arrow and tfds: the field that contains the text."
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,11 +66,6 @@ class Options(CorpusOptions):
         "Directory for the records. If it has records with the same settings, nothing is done, or unfinished "
         "ones are finished; other records are replaced only with --overwrite.",
         required="DIR, a directory for the records",
-    )
-    id_field: str = flag(
-        "",
-        "jsonl, csv, Parquet, Arrow and tfds: the field that identifies the document; those with the same "
-        "value are held out together. Default: its file and its position there.",
     )
     schema: str = flag(
         packed.SCHEMA,
@@ -99,9 +91,6 @@ class Options(CorpusOptions):
     full_sentences: bool = flag(
         False, "With --nsp=none: fill rows with whole sentences, across the ends of documents."
     )
-    doc_sentences: bool = flag(
-        False, "With --nsp=none: sequences of whole sentences of one document, none of them made shorter."
-    )
     full_rows: bool = flag(
         False,
         "With --nsp=none: fill rows to the last token. A sentence is cut at the end of a row and goes on in "
@@ -110,11 +99,6 @@ class Options(CorpusOptions):
     masked_lm_prob: float = flag(0.15, "google: fraction of the tokens to predict.")
     max_predictions_per_seq: int = flag(20, "google: maximum number of tokens to predict.")
     whole_word_mask: bool = flag(False, "google: mask all pieces of a word or none.")
-    max_ngram: int = flag(
-        0,
-        "google: mask up to this many consecutive words, n words with a weight of 1/n; 0: single tokens, or "
-        "single words with --whole_word_mask.",
-    )
     eval_fraction: float | None = flag(
         None,
         "Fraction of the documents in the split eval; the others are in train. Default: 0.01; google: 0.",
@@ -151,9 +135,6 @@ class Options(CorpusOptions):
     min_document_characters: int | None = flag(
         None, "Drop shorter documents, with --clean=length. Default: 200."
     )
-    max_document_characters: int | None = flag(
-        None, "Drop longer documents, with --clean=length. Default: 5,000,000."
-    )
     near_duplicate_threshold: float | None = flag(
         None,
         "Jaccard similarity of word 5-shingles from which --clean=near drops a document. Default: 0.8.",
@@ -165,11 +146,6 @@ class Options(CorpusOptions):
         "--language, or with --sampling_exponent that of the name of each input, where there are rules for "
         "it, else en.",
     )
-
-    @property
-    def fields(self) -> readers.Fields:
-        """The fields to read of text that has fields."""
-        return readers.Fields(self.text_field, self.id_field)
 
     def cleaning_settings(self) -> cleaning.Settings | None:
         """Returns how documents are cleaned, or None for no cleaning."""
@@ -236,17 +212,12 @@ class Options(CorpusOptions):
     def check(self) -> None:
         """Raises UserError for an invalid value or combination of values."""
         rules = [
-            ("text_field", bool(self.text_field), "the name of a field"),
-            ("schema", self.schema in (packed.SCHEMA, google.SCHEMA), "packed or google"),
-            ("nsp", self.nsp in pairs.NSP_MODES, f"one of {', '.join(pairs.NSP_MODES)}"),
             ("max_seq_length", self.max_seq_length < 1 << 16, "under 65,536"),
             ("template", self.template in ("", *templates.NAMED), f"one of {', '.join(templates.NAMED)}"),
             ("short_seq_prob", 0 <= self.short_seq_prob <= 1, "a probability"),
             ("dupe_factor", self.dupe_factor is None or self.dupe_factor >= 1, "at least 1"),
             ("masked_lm_prob", 0 < self.masked_lm_prob < 1, "over 0 and under 1"),
             ("max_predictions_per_seq", 1 <= self.max_predictions_per_seq <= 1 << 16, "1 to 65,536"),
-            ("seed", -(1 << 63) <= self.seed < 1 << 63, "a number of 64 bits"),
-            ("max_ngram", self.max_ngram >= 0, "at least 0"),
             ("eval_fraction", 0 <= (self.eval_fraction or 0) <= 0.5, "0 to 0.5"),
             ("num_shards", self.num_shards >= 0, "at least 0"),
             ("sentence_language", self.sentence_language in ("", *sentences.LANGUAGES),
@@ -272,12 +243,14 @@ class Options(CorpusOptions):
         self.cleaning_settings()
 
 
-# Settings that were added in later versions, with the value that applies to records without them.
+# Settings that some versions lack, with the value that applies to records without them.
 _LATER: dict[str, Any] = {
     "nsp": "next",
     "full_sentences": False,
     "doc_sentences": False,
     "full_rows": False,
+    "max_ngram": 0,
+    "id_field": "",
     "cleaning": None,
     "sampling_exponent": None,
     "sentence_language": "en",
@@ -305,12 +278,12 @@ def resolve(
         dupe_factor, eval_fraction = 1, 0.01
         per_row = packed.default_sequences_per_row(length)
         own: dict[str, Any] = {"full_sentences": options.full_sentences}
-        own |= {name: True for name in ("doc_sentences", "full_rows") if getattr(options, name)}
+        own |= {"full_rows": True} if options.full_rows else {}
     else:  # the defaults of the reference
         dupe_factor, eval_fraction, per_row = 10, 0.0, 1
         own = {name: getattr(options, name) for name in _GOOGLE_ONLY}
     if readers.has_fields(paths, options.input_format):
-        own |= {"text_field": options.text_field, "id_field": options.id_field}
+        own["text_field"] = options.text_field
     if clean := options.cleaning_settings():
         own["cleaning"] = clean.described()
     if divided:
@@ -327,7 +300,7 @@ def resolve(
         "max_sequences_per_row": 1 if options.fills_rows else per_row,
         "nsp": options.nsp,
         "seed": options.seed,
-        "short_seq_prob": 0.0 if options.fills_rows or options.doc_sentences else options.short_seq_prob,
+        "short_seq_prob": 0.0 if options.fills_rows else options.short_seq_prob,
         "dupe_factor": dupe_factor if options.dupe_factor is None else options.dupe_factor,
         "eval_fraction": eval_fraction if options.eval_fraction is None else options.eval_fraction,
         "num_shards": options.num_shards,

@@ -17,7 +17,6 @@ from typing import Any
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.errors import UserError
 from bert_jax.io import wording
 from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define, read_options
@@ -27,6 +26,7 @@ with epy.lazy_imports():
     from data_pipelines import build, cleaning, pools, readers, settings
 
 
+_LONG_SENTENCE = 75  # tokens on average; a sentence has about 25
 _HIGH_UNDECODABLE_SHARE = 0.001  # bytes per token; text from the web always has some undecodable bytes
 
 
@@ -35,13 +35,12 @@ def define_flags(define: Define) -> None:
     define.options(settings.Options)
     define.overwrite()
     define.integer("workers", "Number of processes; 0: one for each core.", 0)
-    define.choice(
-        "runner",
-        ["local", "beam"],
-        "local: processes of this machine; beam: Apache Beam (--beam_args).",
-        "local",
+    define.string(
+        "beam_args",
+        "Run on Apache Beam, with these arguments of the pipelines as one string, such as "
+        "'--runner=DataflowRunner --project=...'. Default: processes of this machine.",
+        "",
     )
-    define.string("beam_args", "Arguments of the Beam pipelines, as one string.", "")
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
@@ -49,10 +48,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     options = read_options(flags, settings.Options)
     processes = pools.count(flags.workers)
     begun = time.monotonic()
-    if flags.beam_args and flags.runner != "beam":
-        raise UserError(f"--beam_args={flags.beam_args} is for --runner=beam")
-    beam_args = flags.beam_args if flags.runner == "beam" else None
-    built = build.build(options, processes, beam_args=beam_args, overwrite=flags.overwrite)
+    built = build.build(options, processes, beam_args=flags.beam_args, overwrite=flags.overwrite)
     if built.already_done:
         print(f"{flags.output} already holds these records; nothing to do")
         return 0
@@ -65,7 +61,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     for line in warnings(built.manifest):
         print(f"warning: {line}", file=sys.stderr)
     seconds = time.monotonic() - begun
-    where = "Beam's workers" if flags.runner == "beam" else counted(processes, "worker")
+    where = "Beam's workers" if flags.beam_args else counted(processes, "worker")
     megabytes = sum(source["bytes"] for source in built.manifest["sources"]) / 1e6
     print(
         f"{flags.output}: {seconds:.0f} s, {wording.rate(megabytes / seconds)} MB of text per second on "
@@ -130,20 +126,15 @@ def warnings(manifest: dict[str, Any]) -> list[str]:
             f"{counted(text['undecodable'], 'place')} of the text cannot be decoded, and the words there are "
             f"garbled: {remedy}"
         )
-    found += readers.skipped(text) + readers.suspicions(text)
+    found += readers.skipped(text)
+    if manifest["input_format"] == "text" and text["tokens"] > _LONG_SENTENCE * text["sentences"]:
+        found.append(
+            f"a line of the text has {text['tokens'] / text['sentences']:.0f} tokens on average, where one "
+            "sentence is expected: if the lines are paragraphs, give --input_format=paragraphs"
+        )
     for name, split in manifest["splits"].items():
         unusual = inspection.unusual_labels(manifest["nsp"], split["random_next_share"], split["sequences"])
         found += [f"{name}: {unusual}"] if unusual else []
-    fraction, field = manifest["eval_fraction"], manifest.get("id_field")
-    held_out = manifest["splits"].get("eval", {"documents": 0})["documents"]
-    # Documents with ids of their own do not exceed this by chance. At least two of a language are held out.
-    likely = 2 * fraction * text["documents"] + 10 * (1 + len(manifest.get("languages", {})))
-    if field and held_out > likely:
-        found.append(
-            f"{held_out / text['documents']:.1%} of the documents are held out, with "
-            f"--eval_fraction={fraction:g}: those of one --id_field={field} are held out together, and many "
-            "have the same one; leave that flag out, or give --eval_fraction=0"
-        )
     if manifest["eval_fraction"] and "eval" not in manifest["splits"]:
         found.append(
             "there is no split eval, for which the text needs 8 documents or more; it has "

@@ -35,7 +35,7 @@ with epy.lazy_imports():
     from bert_jax.models import config as model_config
     from bert_jax.plots import records
     from bert_jax.workdir import run_directory
-    from data_pipelines import inspect_corpus, readers
+    from data_pipelines import inspect_corpus
     from data_pipelines import settings as pipeline_settings
 
 
@@ -98,8 +98,7 @@ def _show(flags: absl_flags.FlagValues, args: list[str]) -> bool:
 def reports(paths: list[str], flags: absl_flags.FlagValues) -> Iterator:
     """Yields the report of each path; of all as one corpus if they have an input format."""
     if flags.input_format:
-        fields = readers.Fields(flags.text_field)
-        yield inspect_corpus.inspect_corpus(paths, flags.input_format, flags.vocab, fields)
+        yield inspect_corpus.inspect_corpus(paths, flags.input_format, flags.vocab, flags.text_field)
         return
     for path in paths:
         yield inspect(path, vocab=flags.vocab)
@@ -268,7 +267,7 @@ def _fact_lines(name: str, value: Any) -> Iterator[str]:
     elif name == "sequences_per_row":
         rows = enumerate(value)
         yield "sequences per row: " + ", ".join(f"{i}: {n / sum(value):.1%}" for i, n in rows if n)
-    elif name in ("frequent_lines", "unknown_words", "reasons"):
+    elif name in ("frequent_lines", "reasons"):
         yield f"{name}: " + ", ".join(f"{key!r} {count:,}" for key, count in value.items())
     elif isinstance(value, dict):
         plain = {key: inner for key, inner in value.items() if not isinstance(inner, dict | list)}

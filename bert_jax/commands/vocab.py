@@ -32,7 +32,7 @@ from bert_jax.settings.flags import Define, read_options
 
 with epy.lazy_imports():
     from bert_jax import convert, tokenization
-    from data_pipelines import readers, vocabulary
+    from data_pipelines import vocabulary
 
 
 _HIGH_UNKNOWN_RATE = 0.01
@@ -70,19 +70,15 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         of = f" of {line.input}" if several else ""
         seen = "held out" if trained.held_out else "learned from"
         print(
-            f"{line.vocabulary} on {counted(line.units, line.unit)} {seen}{of}: {line.tokens_per_unit:.3f} "
-            f"tokens per {line.unit}, {line.unknown_rate:.3%} [UNK]"
+            f"{trained.path} on {counted(line.words, 'word')} {seen}{of}: {line.tokens_per_word:.3f} tokens "
+            f"per word, {line.unknown_rate:.3%} [UNK]"
         )
     if trained.size < flags.size:
         print(f"note: the text yields only {trained.size:,} tokens, not --size={flags.size}", file=sys.stderr)
-    for part in trained.parts:
-        of = f"{part.name}: " if several else ""
-        for line in readers.suspicions(part.counts):
-            print(f"warning: {of}{line}", file=sys.stderr)
     if sum(part.counts["documents"] for part in trained.parts) == 1:
         more = "more documents (in text, a blank line ends one), or --nsp=none"
         print(f"note: the corpus is one document; bert-jax data needs {more}", file=sys.stderr)
-    unknown = max(line.unknown_rate for line in trained.measured if line.vocabulary == trained.path)
+    unknown = max(line.unknown_rate for line in trained.measured)
     if unknown > _HIGH_UNKNOWN_RATE:
         print(
             f"warning: {unknown:.1%} of the tokens are [UNK]; try a larger --character_coverage or --size",
@@ -114,7 +110,7 @@ def _progress(output: str) -> Iterator[Progress]:
 def _find_words(flags: absl_flags.FlagValues, options: vocabulary.Options) -> None:
     for field in dataclasses.fields(options):
         # A model says how its text is treated, and a vocabulary alone does not.
-        used = field.name in vocabulary.words.USED or (
+        used = field.name in vocabulary.WORD_OPTIONS or (
             field.name == "lower_case" and files.is_file(options.add_to)
         )
         if field.name in flags and flags[field.name].present and not used:
@@ -126,7 +122,7 @@ def _find_words(flags: absl_flags.FlagValues, options: vocabulary.Options) -> No
     else:
         _, tokenizer = convert.load_architecture(options.add_to)
     with _progress(flags.output) as progress:
-        found = vocabulary.words.find(options, tokenizer, progress)
+        found = vocabulary.find_words(options, tokenizer, progress)
     first = ", ".join(f"{word.text} {counted(word.count, 'time')}" for word in found.words[:3])
     print(
         f"{options.output}: {counted(len(found.words), 'word')}, each at least "

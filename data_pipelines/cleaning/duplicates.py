@@ -16,11 +16,11 @@ the result does not depend on the workers or on the ranges into which the corpus
 from __future__ import annotations
 
 import bisect
+import copy
 import dataclasses
 import functools
 import hashlib
 import itertools
-import json
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,11 +28,10 @@ from typing import Any
 import numpy as np
 
 from bert_jax.errors import optional_imports
-from bert_jax.io import atomic, files
+from bert_jax.io import files
 from data_pipelines import sorted_runs
-from data_pipelines.cleaning import report
-from data_pipelines.cleaning.settings import Settings
-from data_pipelines.cleaning.steps import folded_text
+from data_pipelines.cleaning import steps
+from data_pipelines.cleaning.steps import Settings, folded_text
 from data_pipelines.readers import Document
 from data_pipelines.sorted_runs import save_array
 
@@ -61,7 +60,8 @@ _MARK = np.dtype(
         ("unknown_tokens", "<u4"),
         ("bytes", "<u4"),
         ("document", "<u4"),  # number of the document in its task; all parts of a long one have the same
-        ("name_end", "<u8"),  # offset in the file of names at which the name of this document ends
+        ("name", "S120"),  # the key of the document and the beginning of its text, for the report
+        ("begin", f"S{2 * steps.EXAMPLE_CHARACTERS}"),
     ]
 )
 _HASH = np.dtype([("high", "<u8"), ("low", "<u8"), ("key", "<u8"), ("position", "<u4")])
@@ -141,7 +141,6 @@ class Writer:
         self._marks: list[tuple] = []
         self._hashes: list[bytes] = []
         self._signatures: list[np.ndarray] = []
-        self._names: list[bytes] = []
         self.size = 0
 
     def add(self, key: int, document: Document, number: int, counts: tuple[int, int, int]) -> None:
@@ -159,19 +158,17 @@ class Writer:
             self._hashes.append(hashlib.blake2b(encoded, digest_size=16).digest())
         if self._near:
             self._signatures.append(signature(folded))
-        most = report.EXAMPLE_CHARACTERS
+        most = steps.EXAMPLE_CHARACTERS
         begin = "\n".join(passage[:most] for passage in document.passages[:most])[:most]
-        self._names.append(json.dumps([document.key, begin]).encode())
-        self._marks.append((key, *counts, document.size, number, 0))
-        self.size += 2 * _MARK.itemsize + 4 * PERMUTATIONS * self._near + len(self._names[-1])
+        name, text = (one.encode("utf-8", "replace") for one in (document.key, begin))
+        self._marks.append((key, *counts, document.size, number, name, text))
+        self.size += 2 * _MARK.itemsize + 4 * PERMUTATIONS * self._near
 
     def write(self, run: str) -> None:
         """Writes the files next to a run."""
         marks = np.array(self._marks, _MARK)
         order = np.argsort(marks["key"], kind="stable")  # the order of the documents in the run
         marks = marks[order]
-        names = [self._names[i] for i in order]
-        marks["name_end"] = np.cumsum([len(name) for name in names])
         if self._exact:
             hashes = np.empty(len(marks), _HASH)
             content = np.frombuffer(b"".join(self._hashes), "<u8").reshape(-1, 2)[order]
@@ -187,14 +184,12 @@ class Writer:
             entries["key"], entries["position"] = marks["key"][:, None], np.arange(len(marks))[:, None]
             save_array(f"{run}.bands", np.sort(entries.ravel(), order="band", kind="stable"))
             save_array(f"{run}.signatures", signatures)
-        with atomic.replace_file(f"{run}.names") as file:
-            file.writelines(names)
         save_array(f"{run}.marks", marks)
 
 
 def remove(run: str) -> None:
     """Deletes a run and all files next to it."""
-    for suffix in ("", ".marks", ".names", ".hashes", ".signatures", ".bands", ".dropped"):
+    for suffix in ("", ".marks", ".hashes", ".signatures", ".bands", ".dropped"):
         files.remove(run + suffix, missing_ok=True)
 
 
@@ -282,17 +277,17 @@ def drop(
 def _reduced(result: dict[str, Any], marked: dict[str, Any]) -> dict[str, Any]:
     """Returns the result of a task of `tokenizing.tokenize` without the documents that were dropped."""
     counts = {name: result[name] - count for name, count in marked["dropped"].items()}
-    steps = {step: dict(one) for step, one in result["cleaning"]["steps"].items()}
+    counts_of = copy.deepcopy(result["cleaning"]["steps"])
     for step, found in marked["steps"].items():
         for name in ("documents_dropped", "bytes_dropped"):
-            steps[step][name] += found[name]
+            counts_of[step][name] += found[name]
         if found["documents_dropped"]:
-            steps[step]["reasons"] = steps[step]["reasons"] | {_REASONS[step]: found["documents_dropped"]}
+            counts_of[step]["reasons"] |= {_REASONS[step]: found["documents_dropped"]}
     return (
         result
         | counts
         | {name: marked[name] for name in ("documents", "histogram", "smallest_keys")}
-        | {"cleaning": result["cleaning"] | {"steps": steps}}
+        | {"cleaning": result["cleaning"] | {"steps": counts_of}}
         | {"duplicates": {step: found["examples"] for step, found in marked["steps"].items()}}
     )
 
@@ -302,13 +297,13 @@ def merged_report(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     The examples of a step that drops duplicates start with those that have the smallest keys.
     """
-    merged = report.merge_counts([result["cleaning"] for result in results])
+    merged = steps.merged_report([result["cleaning"] for result in results])
     for step in results[0].get("duplicates", {}):
         found = [shown for result in results for shown in result["duplicates"][step]]
         found = [shown for _, shown in sorted(found, key=lambda item: item[0])]
         examples = found + merged["steps"][step]["examples"]
-        merged["steps"][step]["examples"] = examples[: report.MOST_EXAMPLES]
-    return report.with_shares(merged)
+        merged["steps"][step]["examples"] = examples[: steps.MOST_EXAMPLES]
+    return merged
 
 
 def _entries(task: FindTask, kind: str, field: str) -> tuple[np.ndarray, np.ndarray]:
@@ -438,7 +433,7 @@ def mark_dropped(task: MarkTask) -> dict[str, Any]:
     dropped_counts = dict.fromkeys(("sentences", "tokens", "unknown_tokens"), 0)
     smallest: list[int] = []
     left_numbers = [np.zeros(0, np.uint32)]
-    steps: dict[str, dict[str, Any]] = {
+    by_step: dict[str, dict[str, Any]] = {
         step: {"documents_dropped": 0, "bytes_dropped": 0, "examples": []} for step in task.pairs
     }
     for number in range(task.first, task.end):
@@ -450,17 +445,17 @@ def mark_dropped(task: MarkTask) -> dict[str, Any]:
             positions = (pairs["other"] & np.uint64((1 << _POSITION_BITS) - 1)).astype(np.int64)
             new = ~dropped[positions]
             dropped[positions] = True
-            found, positions = steps[step], positions[new]
+            found, positions = by_step[step], positions[new]
             found["documents_dropped"] += len(positions)
             found["bytes_dropped"] += int(marks["bytes"][positions].sum(dtype=np.int64))
             examples = [
                 (int(marks["key"][place]), _example(task.runs, run, place, kept, _REASONS[step]))
                 for place, kept in zip(
-                    positions[: report.MOST_EXAMPLES].tolist(), pairs["id"][new].tolist(), strict=False
+                    positions[: steps.MOST_EXAMPLES].tolist(), pairs["id"][new].tolist(), strict=False
                 )
             ]
             found["examples"] = sorted([*found["examples"], *examples], key=lambda item: item[0])
-            del found["examples"][report.MOST_EXAMPLES :]
+            del found["examples"][steps.MOST_EXAMPLES :]
         for name in dropped_counts:
             dropped_counts[name] += int(marks[name][dropped].sum(dtype=np.int64))
         left = marks[~dropped]
@@ -476,7 +471,7 @@ def mark_dropped(task: MarkTask) -> dict[str, Any]:
         "documents": len(np.unique(np.concatenate(left_numbers))),  # parts of one may be in several runs
         "smallest_keys": smallest,
         "histogram": files.name(f"{task.output}.histogram"),
-        "steps": steps,
+        "steps": by_step,
     }
 
 
@@ -492,16 +487,10 @@ def _of_run(names: Sequence[str], number: int) -> np.ndarray:
 
 
 def _example(runs: Sequence[str], run: str, position: int, kept: int, reason: str) -> dict[str, str]:
-    name, begin = _read_name(run, position)
-    kept_run, kept_position = runs[kept >> _POSITION_BITS], kept & ((1 << _POSITION_BITS) - 1)
-    return report.example(name, reason, begin) | {"kept": _read_name(kept_run, kept_position)[0]}
+    def name_and_begin(run: str, position: int) -> list[str]:
+        mark = files.load_array(f"{run}.marks")[position]
+        return [mark[field].decode("utf-8", "ignore") for field in ("name", "begin")]
 
-
-def _read_name(run: str, position: int) -> tuple[str, str]:
-    """Returns the name of the document at a position of a run, and the beginning of its text."""
-    marks = files.load_array(f"{run}.marks")
-    start = int(marks["name_end"][position - 1]) if position else 0
-    with files.open_read(f"{run}.names") as file:
-        file.seek(start)
-        name, begin = json.loads(file.read(int(marks["name_end"][position]) - start))
-    return name, begin
+    kept_name, _ = name_and_begin(runs[kept >> _POSITION_BITS], kept & ((1 << _POSITION_BITS) - 1))
+    name, begin = name_and_begin(run, position)
+    return steps.example(name, reason, begin) | {"kept": kept_name}

@@ -8,7 +8,7 @@ import collections
 import re
 from collections.abc import Iterable, Iterator
 
-from data_pipelines.readers.documents import Controls, Document, Fields, Passages, Range, clean, open_lines
+from data_pipelines.readers.documents import Controls, Document, Passages, Range, clean, open_lines
 
 _HEAD_LINES = 1200  # the project's header, if there is one, ends in these lines
 _BLOCK_LINES = 2000  # longer blocks lack their blank lines and are split
@@ -73,7 +73,7 @@ _ENDS_SENTENCE = re.compile(r"[.!?:;,—-][\"'’”)\]_*]*$|--$")
 
 
 def read(
-    range_: Range, counts: collections.Counter[str], fields: Fields, controls: Controls
+    range_: Range, counts: collections.Counter[str], text_field: str, controls: Controls
 ) -> Iterator[Document]:
     """Yields the book in a file, in parts if it is long; the passages are its paragraphs."""
     passages = Passages(range_.name, False, counts)

@@ -66,27 +66,6 @@ def utf8_size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-class Beginnings:
-    """Recognizes where documents begin in a stream of their parts, any of which may have been dropped."""
-
-    def __init__(self) -> None:
-        self._key, self._part = "", 0
-
-    def begins(self, document: Document) -> bool:
-        """Returns True for the first part of a document in the stream."""
-        key, part = self._key, self._part
-        self._key, self._part = document.whole_key, document.part
-        return document.part <= part or document.whole_key != key
-
-
-@dataclasses.dataclass(frozen=True)
-class Fields:
-    """The fields to read of JSON lines, tables and TFDS data sets; an empty `id` means the position."""
-
-    text: str = "text"
-    id: str = ""
-
-
 @dataclasses.dataclass(frozen=True)
 class Range:
     """The documents that start at bytes [start, end) of a file.

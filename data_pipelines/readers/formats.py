@@ -1,4 +1,4 @@
-"""Defines the formats of a corpus, and recognizes signs that a text has another format."""
+"""Defines the formats of a corpus."""
 
 import collections
 import dataclasses
@@ -9,22 +9,11 @@ from bert_jax.errors import UserError
 from bert_jax.io import columnar, compression, files, json_files, tfds
 from bert_jax.io.wording import counted
 from data_pipelines.readers import books, tables, text, wikipedia
-from data_pipelines.readers.documents import (
-    HEAD_BYTES,
-    Controls,
-    Document,
-    Fields,
-    Range,
-    check_head,
-)
+from data_pipelines.readers.documents import HEAD_BYTES, Controls, Document, Range, check_head
 
-_SENTENCE_ENDS = (". ", "! ", "? ", "।", "。", "！", "？")  # also of some abbreviations
-_LONG_LINE_WORDS = 60  # on average; a sentence has about 20
-_SEVERAL_SENTENCES = 1.5  # on average; with abbreviations, lines of one sentence have up to 1.13
-_FEW_LINES = 20  # a corpus with fewer lines is not judged
-_BEGINNINGS = {"page_lines": "<page>", "json_lines": '{"'}  # of lines of other formats, by their counts
 _HIGH_SKIPPED_FRACTION = 0.01  # of the records; some corpora have a few without text
 AUTO = "auto"
+TEXT_FIELD = "text"
 _BY_SUFFIX = {
     ".txt": "text",
     ".csv": "csv",
@@ -35,14 +24,13 @@ _BY_SUFFIX = {
 
 # The counts of `read_documents` in addition to "documents" and "bytes".
 COUNTS: tuple[str, ...] = (
-    *"undecodable control_characters long_lines long_documents unclosed outside doc_lines".split(),
-    *"page_lines json_lines text_lines".split(),
-    *"sentence_lines sentence_line_words inner_sentence_ends other_namespaces redirects".split(),
-    *"disambiguations broken_pages latin_1_books boilerplate headings bad_lines without_text".split(),
+    *"undecodable control_characters long_lines long_documents unclosed outside other_namespaces".split(),
+    *"redirects disambiguations broken_pages latin_1_books boilerplate headings".split(),
+    *"bad_lines without_text".split(),
 )
 
 
-def _check_text(path: str, fields: Fields) -> None:
+def _check_text(path: str, text_field: str) -> None:
     if files.size(path):
         with compression.opened(path) as file:
             check_head(file.read(HEAD_BYTES), path)
@@ -57,30 +45,26 @@ class Format:
         check: raises UserError if the beginning of a file shows that it has another format.
         splits: the unit at which a file can be split: "bytes", "records", or "" for none.
         bzip2_streams: whether a .bz2 file of several streams may be split where a stream begins.
-        has_fields: whether `Fields` determine what is read.
-        blank_line_ends: whether a blank line ends a document.
+        has_fields: whether a text field is read.
         sentence_lines: whether a line is a sentence; in other formats, lines are split into sentences.
-        doc_elements: whether <doc ...> lines are part of the format and not of the text.
     """
 
-    read: Callable[[Range, collections.Counter[str], Fields, Controls], Iterator[Document]]
-    check: Callable[[str, Fields], None] = _check_text
+    read: Callable[[Range, collections.Counter[str], str, Controls], Iterator[Document]]
+    check: Callable[[str, str], None] = _check_text
     splits: str = "bytes"
     bzip2_streams: bool = False
     has_fields: bool = False
-    blank_line_ends: bool = False
     sentence_lines: bool = False
-    doc_elements: bool = False
 
 
 # By the value of --input_format.
 FORMATS: dict[str, Format] = {
-    "text": Format(text.read, blank_line_ends=True, sentence_lines=True),
-    "paragraphs": Format(functools.partial(text.read, presplit=False), blank_line_ends=True),
-    "wikiextractor": Format(wikipedia.read_extracted, doc_elements=True),
+    "text": Format(text.read, sentence_lines=True),
+    "paragraphs": Format(functools.partial(text.read, presplit=False)),
+    "wikiextractor": Format(wikipedia.read_extracted),
     "wikipedia_xml": Format(wikipedia.read_xml, bzip2_streams=True),
     "books": Format(books.read, splits=""),
-    "jsonl": Format(tables.read_jsonl, has_fields=True),
+    "jsonl": Format(tables.read_jsonl, tables.check_jsonl, has_fields=True),
     "csv": Format(tables.read_csv, splits="", has_fields=True),
 }
 _COLUMNS = Format(tables.read_columns, tables.check_columns, "records", has_fields=True)
@@ -103,7 +87,7 @@ def format_of(path: str, name: str) -> Format:
 
 
 def has_fields(paths: Sequence[str], name: str) -> bool:
-    """Returns True if the documents of any of the inputs depend on `Fields`."""
+    """Returns True if a text field of any of the inputs is read."""
     return any(format_of(path, name).has_fields for path in paths)
 
 
@@ -112,11 +96,11 @@ def presplit(paths: Sequence[str], name: str) -> bool:
     return FORMATS[name].sentence_lines and not has_fields(paths, name)
 
 
-def resolve_format(paths: Sequence[str], name: str, fields: Fields) -> str:
+def resolve_format(paths: Sequence[str], name: str, text_field: str) -> str:
     """Returns the format in which the inputs are read: `name`, or for AUTO the one that the suffixes imply.
 
     Raises:
-        UserError: the suffixes do not imply one format, or a setting has no effect on the inputs.
+        UserError: the suffixes do not imply one format, or a text field is given and has no effect.
     """
     if name == AUTO:
         others = [path for path in paths if not (path.startswith(tfds.PREFIX) or columnar.is_columnar(path))]
@@ -129,10 +113,8 @@ def resolve_format(paths: Sequence[str], name: str, fields: Fields) -> str:
             )
         name = str(names.pop())
     format_of("", name)
-    if fields != Fields() and not has_fields(paths, name):
-        raise UserError(
-            f"--text_field={fields.text} and --id_field={fields.id} have no effect with --input_format={name}"
-        )
+    if text_field != TEXT_FIELD and not has_fields(paths, name):
+        raise UserError(f"--text_field={text_field} has no effect with --input_format={name}")
     return name
 
 
@@ -145,7 +127,7 @@ def read_documents(
     range_: Range,
     format: str,
     counts: collections.Counter[str] | None = None,
-    fields: Fields = Fields(),  # noqa: B008 (frozen)
+    text_field: str = TEXT_FIELD,
     controls: Controls = Controls(),  # noqa: B008 (frozen)
 ) -> Iterator[Document]:
     """Yields the documents that start in a range, in file order.
@@ -158,9 +140,9 @@ def read_documents(
         counts: updated with "documents", "bytes" and COUNTS: "undecodable" (bytes, or sequences of them, that
             became U+FFFD); "control_characters" that were dropped or replaced; "long_lines" and
             "long_documents" that were split or truncated; "unclosed" <doc> and <page> elements; "outside",
-            lines outside <doc> elements (a lower bound: the split into ranges can hide some); the pages,
-            lines and paragraphs that were dropped; and the counts that `suspicions` uses.
-        fields: the fields to read of records.
+            lines outside <doc> elements (a lower bound: the split into ranges can hide some); and the pages,
+            lines and paragraphs that were dropped.
+        text_field: the field of records that has the text.
         controls: how control characters are treated.
 
     Raises:
@@ -168,47 +150,9 @@ def read_documents(
         OSError: the file cannot be read.
     """
     counts = collections.Counter() if counts is None else counts
-    kind, named = format_of(range_.path, format), format_of("", format)
-    for document in kind.read(range_, counts, fields, controls):
-        _count_signs(document, named, counts, kind is named)
+    for document in format_of(range_.path, format).read(range_, counts, text_field, controls):
         counts["documents"] += document.part == 0
         yield document
-
-
-def _count_signs(
-    document: Document, format: Format, counts: collections.Counter[str], of_lines: bool
-) -> None:
-    if not format.doc_elements:
-        counts["doc_lines"] += sum(passage.startswith("<doc ") for passage in document.passages)
-    if of_lines and format.blank_line_ends:
-        counts["text_lines"] += len(document.passages)
-        for name, beginning in _BEGINNINGS.items():
-            counts[name] += sum(passage.startswith(beginning) for passage in document.passages)
-    if document.presplit:
-        counts["sentence_lines"] += len(document.passages)
-        for passage in document.passages:
-            counts["sentence_line_words"] += passage.count(" ") + 1
-            counts["inner_sentence_ends"] += sum(passage.count(end, 0, -1) for end in _SENTENCE_ENDS)
-
-
-def suspicions(counts: Mapping[str, int]) -> list[str]:
-    """Returns messages about signs that the text has another format, with the flag to give."""
-    counts = collections.Counter(counts)  # records of an older version lack some of them
-    for name, format in (("doc_lines", "wikiextractor"), ("page_lines", "wikipedia_xml")):
-        if counts[name]:
-            return [f"{counts[name]:,} lines look like the format {format}: give --input_format={format}?"]
-    if 2 * counts["json_lines"] > counts["text_lines"]:
-        return ["most lines look like JSON objects: give --input_format=jsonl --text_field=NAME?"]
-    lines = counts["sentence_lines"]
-    if lines < _FEW_LINES:
-        return []
-    words, sentences = counts["sentence_line_words"] / lines, 1 + counts["inner_sentence_ends"] / lines
-    if words <= _LONG_LINE_WORDS and sentences < _SEVERAL_SENTENCES:
-        return []
-    return [
-        f"a line of the text has {words:.0f} words and {sentences:.1f} sentences on average, where one "
-        "sentence is expected: if the lines are paragraphs, give --input_format=paragraphs"
-    ]
 
 
 def skipped(counts: Mapping[str, int]) -> list[str]:

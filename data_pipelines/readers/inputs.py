@@ -16,7 +16,7 @@ from bert_jax.errors import UserError, file_error
 from bert_jax.io import columnar, comma_lists, compression, files, remote, tfds
 from bert_jax.io.progress import log
 from data_pipelines.readers import tables
-from data_pipelines.readers.documents import Fields, Range
+from data_pipelines.readers.documents import Range
 from data_pipelines.readers.formats import format_of
 
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # the beginning of a bzip2 stream and of its first block
@@ -58,7 +58,6 @@ def _find(pattern: str, exclude: str) -> list[str]:
         if files.is_remote(pattern):
             paths = _remote_files(pattern)
         else:
-            _check_readable(pattern)
             paths = [path for each in _glob(pattern) for path in _of_data_set(each, _files_under(each))]
     except OSError as error:
         raise file_error(f"--input={pattern}: cannot be read ({error.strerror or error})", error) from error
@@ -70,29 +69,7 @@ def _find(pattern: str, exclude: str) -> list[str]:
 
 
 def _glob(pattern: str) -> list[str]:
-    """Returns the local paths that match a pattern."""
-    return glob.glob("".join(_escaped(pattern)), recursive=True)
-
-
-def _escaped(pattern: str) -> tuple[str, str]:
-    """Returns the longest beginning of a pattern that exists, which is taken literally, and the rest."""
-    beginning = pattern
-    while beginning and not os.path.exists(beginning):
-        beginning = os.path.dirname(beginning)
-    return glob.escape(beginning), pattern[len(beginning) :]
-
-
-def _check_readable(pattern: str) -> None:
-    """Raises OSError for a folder that `glob` would skip because it cannot be read."""
-    beginning, rest = _escaped(pattern)
-    names = rest.split("/")
-    for i, name in enumerate(names):
-        above = beginning + "/".join(names[:i])
-        for folder in glob.glob(above, recursive=True) if above else ["."]:
-            if name and os.path.isdir(folder):
-                os.stat(os.path.join(folder, "."))
-                if glob.has_magic(name):
-                    os.scandir(folder).close()
+    return [pattern] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
 
 
 def _files_under(path: str) -> list[str]:
@@ -101,19 +78,19 @@ def _files_under(path: str) -> list[str]:
         return [path]
     found: list[str] = []
     visited: set[str] = set()
-    pending = [path]
-    while pending:
-        folder = pending.pop()
+    for folder, folders, names in os.walk(path, onerror=_raise, followlinks=True):
         if (real := os.path.realpath(folder)) in visited:
+            folders.clear()
             continue
         visited.add(real)
-        with os.scandir(folder) as entries:
-            entries = [entry for entry in entries if not entry.name.startswith(".")]
-        folders = [entry for entry in entries if entry.is_dir()]
-        found += [entry.path for entry in entries if not entry.is_dir()]
-        links = [entry.path for entry in folders if entry.is_symlink()]  # followed last
-        pending = sorted(links) + pending + sorted(entry.path for entry in folders if not entry.is_symlink())
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders.sort(key=lambda name: (os.path.islink(os.path.join(folder, name)), name))
+        found += [os.path.join(folder, name) for name in names if not name.startswith(".")]
     return found
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _of_data_set(folder: str, paths: list[str]) -> list[str]:
@@ -152,17 +129,17 @@ def file_size(path: str) -> int:
     return tfds.size(path) if path.startswith(tfds.PREFIX) else files.size(path)
 
 
-def file_digest(task: tuple[str, str, Fields]) -> dict[str, Any]:
+def file_digest(task: tuple[str, str, str]) -> dict[str, Any]:
     """Returns the size and the SHA-256 of a file, or of all files of a TFDS data set.
 
     Args:
-        task: the path, the name of its format, and the fields to read.
+        task: the path, the name of its format, and the text field.
 
     Raises:
-        UserError: as far as its beginning and its columns show, it has another format or lacks the fields.
+        UserError: as far as its beginning and its columns show, it has another format or lacks the field.
     """
-    path, format, fields = task
-    format_of(path, format).check(path, fields)
+    path, format, text_field = task
+    format_of(path, format).check(path, text_field)
     digest, size = hashlib.sha256(), 0
     for each in tfds.files(path) if path.startswith(tfds.PREFIX) else [path]:
         with files.open_read(each) as file:

@@ -7,9 +7,8 @@ import collections
 import csv
 import functools
 import io
-import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bert_jax.errors import UserError
@@ -19,7 +18,6 @@ from data_pipelines.readers.documents import (
     HEAD_BYTES,
     Controls,
     Document,
-    Fields,
     Line,
     Range,
     check_head,
@@ -29,48 +27,50 @@ from data_pipelines.readers.documents import (
 )
 
 _LONGEST = 32 << 20  # bytes of a JSON line, characters of a line of CSV
-_CHECKED = 100  # lines
+_CHECKED = 100  # lines of JSON
 
 
-def _check_fields(fields: Fields, known: Sequence[str], path: str) -> None:
-    for flag, field in (("text_field", fields.text), ("id_field", fields.id)):
-        if field and field not in known:
-            raise UserError(f"--{flag}={field}: {path} has no such field; it has {', '.join(known[:20])}")
+def _no_field(text_field: str, path: str, known: Iterable[str]) -> UserError:
+    return UserError(
+        f"--text_field={text_field}: no text in this field of {path}; it has {', '.join(list(known)[:20])}"
+    )
 
 
-def _not_text(fields: Fields, path: str, kind: str) -> UserError:
-    return UserError(f"--text_field={fields.text}: in {path} it holds {kind}; expected text")
+def check_jsonl(path: str, text_field: str) -> None:
+    """Raises UserError if none of the first lines of a file is a JSON object with text in the field."""
+    lines = []
+    with open_lines(Range(path, path, 0, None, 0), collections.Counter(), _LONGEST) as opened:
+        for line in opened:
+            lines += [line] if line.begins and line.data.strip() else []
+            if len(lines) == _CHECKED:
+                break
+    records = [record for line in lines if (record := _record(line, collections.Counter())) is not None]
+    if lines and not records:
+        raise UserError(f"{path}: no JSON object in its first lines; expected one on each line")
+    if records and not any(isinstance(record.get(text_field), str) for record in records):
+        raise _no_field(text_field, path, dict.fromkeys(name for record in records for name in record))
 
 
 def read_jsonl(
-    range_: Range, counts: collections.Counter[str], fields: Fields, controls: Controls
+    range_: Range, counts: collections.Counter[str], text_field: str, controls: Controls
 ) -> Iterator[Document]:
-    """Yields the documents of JSON objects, one on each line.
-
-    Raises:
-        UserError: none of the first 100 lines of the file has the text field.
-    """
-    if range_.start == 0:
-        _check_jsonl(range_, fields)
+    """Yields the documents of JSON objects, one on each line."""
     with open_lines(range_, collections.Counter(), _LONGEST) as lines:
-        for line in _nonblank(lines):
+        for line in lines:
+            if not (line.begins and line.data.strip()):
+                continue
             if range_.end is not None and line.offset >= range_.end:
                 return
             counts["bytes"] += len(line.data)
             record = _record(line, counts)
             if record is None:
                 counts["bad_lines"] += 1
-                continue
-            text = record.get(fields.text)
-            if not isinstance(text, str):
+            elif not isinstance(text := record.get(text_field), str):
                 counts["without_text"] += 1
-                continue
-            key = record.get(fields.id) if fields.id else None
-            if isinstance(key, str | int) and key != "":
-                key = _encodable(str(key), collections.Counter())
             else:
-                key = f"{range_.name}:{line.offset}"
-            yield from text_document(key, _encodable(text, counts), counts, controls)
+                encodable = normalization.without_surrogates(text)
+                counts["undecodable"] += encodable.count("\ufffd") - text.count("\ufffd")
+                yield from text_document(f"{range_.name}:{line.offset}", encodable, counts, controls)
 
 
 def _record(line: Line, counts: collections.Counter[str]) -> dict[str, Any] | None:
@@ -79,10 +79,7 @@ def _record(line: Line, counts: collections.Counter[str]) -> dict[str, Any] | No
         return None
     undecodable: collections.Counter[str] = collections.Counter()
     try:
-        try:
-            record = json.loads(line.data)
-        except UnicodeDecodeError:
-            record = json.loads(decode(line.data, undecodable))
+        record = json.loads(decode(line.data, undecodable))
     except (ValueError, RecursionError):
         return None
     if not isinstance(record, dict):
@@ -91,43 +88,15 @@ def _record(line: Line, counts: collections.Counter[str]) -> dict[str, Any] | No
     return record
 
 
-def _encodable(text: str, counts: collections.Counter[str]) -> str:
-    """Replaces unpaired surrogates, which JSON can represent and UTF-8 cannot, by U+FFFD."""
-    encodable = normalization.without_surrogates(text)
-    counts["undecodable"] += encodable.count("\ufffd") - text.count("\ufffd")
-    return encodable
-
-
-def _check_jsonl(range_: Range, fields: Fields) -> None:
-    whole = Range(range_.path, range_.name, 0, None, range_.size)
-    with open_lines(whole, collections.Counter(), _LONGEST) as lines:
-        first = list(itertools.islice(_nonblank(lines), _CHECKED))
-    records = [record for line in first if (record := _record(line, collections.Counter())) is not None]
-    if first and not records:
-        raise UserError(
-            f"{range_.path}: no JSON object in the first {len(first)} lines; expected one on each line"
-        )
-    values = [record[fields.text] for record in records if record.get(fields.text) is not None]
-    if values and not any(isinstance(value, str) for value in values):
-        raise _not_text(fields, range_.path, f"values of type {type(values[0]).__name__}")
-    if records and not values:
-        _check_fields(Fields(fields.text), list(dict.fromkeys(itertools.chain(*records))), range_.path)
-        raise _not_text(fields, range_.path, "nothing")
-
-
-def _nonblank(lines: Iterable[Line]) -> Iterator[Line]:
-    return (line for line in lines if line.begins and line.data.strip())
-
-
 def read_csv(
-    range_: Range, counts: collections.Counter[str], fields: Fields, controls: Controls
+    range_: Range, counts: collections.Counter[str], text_field: str, controls: Controls
 ) -> Iterator[Document]:
     """Yields the documents of the rows of a file; the first row names the columns.
 
     Quotes delimit fields, which may contain newlines (RFC 4180). In .tsv files, tabs separate the fields.
 
     Raises:
-        UserError: the file has no column for the text or the id, a quote is left open, or a line is too long.
+        UserError: the file has no column for the text, a quote is left open, or a line is too long.
     """
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST))
     is_tsv = compression.strip_suffix(range_.path).lower().endswith(".tsv")
@@ -140,8 +109,9 @@ def read_csv(
         reader = csv.reader(lines, delimiter="\t" if is_tsv else ",", strict=True)
         try:
             header = [name.strip() for name in next(reader, [])]
-            _check_fields(fields, header, range_.path)
-            place, id_place = header.index(fields.text), header.index(fields.id) if fields.id else None
+            if text_field not in header:
+                raise _no_field(text_field, range_.path, header)
+            place = header.index(text_field)
             for number, row in enumerate(reader, 1):
                 if len(row) != len(header):
                     counts["bad_lines"] += bool(row)
@@ -149,22 +119,20 @@ def read_csv(
                 content = row[place]
                 counts["bytes"] += len(content.encode())
                 counts["undecodable"] += content.count("\ufffd")
-                key = "" if id_place is None else row[id_place]
-                yield from text_document(key or f"{range_.name}#{number}", content, counts, controls)
+                yield from text_document(f"{range_.name}#{number}", content, counts, controls)
         except csv.Error as error:
             raise UserError(f"{range_.path}: row {number + 1:,}: {error}; is a quote left open?") from None
 
 
-def check_columns(path: str, fields: Fields) -> None:
-    """Raises UserError if a local Parquet or Arrow file lacks a column, or the text column has no text."""
+def check_columns(path: str, text_field: str) -> None:
+    """Raises UserError if a local Parquet or Arrow file has no text in the column."""
     if not files.is_remote(path):  # opening a remote Arrow file copies it
-        _check_table(columnar.Table(path), fields)
+        _check_table(columnar.Table(path), text_field)
 
 
-def _check_table(table: columnar.Table, fields: Fields) -> None:
-    _check_fields(fields, table.columns, table.path)
-    if kind := table.types.get(fields.text):
-        raise _not_text(fields, table.path, f"values of type {kind}")
+def _check_table(table: columnar.Table, text_field: str) -> None:
+    if text_field not in table.columns or text_field in table.types:
+        raise _no_field(text_field, table.path, table.columns)
 
 
 def table(path: str) -> columnar.Table:
@@ -178,42 +146,39 @@ def _remote_table(path: str, version: str) -> columnar.Table:
 
 
 def read_columns(
-    range_: Range, counts: collections.Counter[str], fields: Fields, controls: Controls
+    range_: Range, counts: collections.Counter[str], text_field: str, controls: Controls
 ) -> Iterator[Document]:
     """Yields the documents of a range of rows of a Parquet or Arrow file."""
     opened = table(range_.path)
-    _check_table(opened, fields)
-    columns = [fields.text, *([fields.id] if fields.id else [])]
-    for place, row in enumerate(opened.rows(columns, range_.start, range_.end), range_.start):
-        text = row[fields.text]
-        if not isinstance(text, str):
+    _check_table(opened, text_field)
+    for place, row in enumerate(opened.rows([text_field], range_.start, range_.end), range_.start):
+        text = row[text_field]
+        if isinstance(text, str):
+            counts["bytes"] += len(text.encode())
+            yield from text_document(f"{range_.name}:{place}", text, counts, controls)
+        else:
             counts["without_text"] += 1
-            continue
-        counts["bytes"] += len(text.encode())
-        key = row[fields.id] if fields.id else None
-        key = f"{range_.name}:{place}" if key in (None, "") else str(key)
-        yield from text_document(key, text, counts, controls)
 
 
-def check_tfds(path: str, fields: Fields) -> None:
-    """Raises UserError if the records of a TFDS data set lack a field."""
-    info = tfds.builder(path).info
-    _check_fields(fields, sorted(info.features), info.full_name)
+def check_tfds(path: str, text_field: str) -> None:
+    """Raises UserError if the records of a TFDS data set lack the field."""
+    features = tfds.builder(path).info.features
+    if text_field not in features:
+        raise _no_field(text_field, path, sorted(features))
 
 
 def read_tfds(
-    range_: Range, counts: collections.Counter[str], fields: Fields, controls: Controls
+    range_: Range, counts: collections.Counter[str], text_field: str, controls: Controls
 ) -> Iterator[Document]:
     """Yields the documents of a range of records of a TFDS data set."""
-    check_tfds(range_.path, fields)
+    check_tfds(range_.path, text_field)
     records = tfds.open_split(range_.path, tfds.SPLIT)
     assert range_.end is not None
     for place in range(range_.start, range_.end):
         record = tfds.record(records, place, range_.path)
-        text = record[fields.text]
+        text = record[text_field]
         if not isinstance(text, bytes | str):
-            raise _not_text(fields, range_.name, f"values of type {type(text).__name__}")
-        key = tfds.as_text(record[fields.id]) if fields.id else ""
+            raise _no_field(text_field, range_.path, sorted(record))
         counts["bytes"] += len(text)
         text = decode(text, counts) if isinstance(text, bytes) else text
-        yield from text_document(key or f"{range_.name}:{place}", text, counts, controls)
+        yield from text_document(f"{range_.name}:{place}", text, counts, controls)

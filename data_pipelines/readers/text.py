@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from data_pipelines.readers.documents import (
     Controls,
     Document,
-    Fields,
     Passages,
     Range,
     decode_line,
@@ -17,7 +16,7 @@ from data_pipelines.readers.documents import (
 def read(
     range_: Range,
     counts: collections.Counter[str],
-    fields: Fields,
+    text_field: str,
     controls: Controls,
     presplit: bool = True,
 ) -> Iterator[Document]:

@@ -14,7 +14,6 @@ from data_pipelines.readers import wikitext
 from data_pipelines.readers.documents import (
     Controls,
     Document,
-    Fields,
     Passages,
     Range,
     check_head,
@@ -51,7 +50,7 @@ _HTML_TAG = re.compile(
 
 
 def read_xml(
-    range_: Range, counts: collections.Counter[str], fields: Fields, controls: Controls
+    range_: Range, counts: collections.Counter[str], text_field: str, controls: Controls
 ) -> Iterator[Document]:
     """Yields the articles of a dump that start in a range; their keys are the page ids.
 
@@ -197,7 +196,7 @@ def _documents(
 
 
 def read_extracted(
-    range_: Range, counts: collections.Counter[str], fields: Fields, controls: Controls
+    range_: Range, counts: collections.Counter[str], text_field: str, controls: Controls
 ) -> Iterator[Document]:
     """Yields the documents of WikiExtractor's <doc ...> and </doc> lines that start in a range."""
     with open_lines(range_, counts) as lines:

@@ -1,15 +1,7 @@
-"""Converts MediaWiki markup to paragraphs of running text.
-
-mwparserfromhell parses the markup of links and formatting at 2 MB per second. On whole articles, with their
-templates and references, it is fifty times slower, and on some markup it does not terminate. Therefore, what
-is not text is removed first, by scans in linear time for any nesting of brackets, and only short, balanced
-paragraphs with markup are parsed.
-"""
+"""Converts MediaWiki markup to paragraphs of continuous text, in time linear in its length."""
 
 import re
 from collections.abc import Set
-
-import mwparserfromhell
 
 from data_pipelines.readers.documents import unescape
 
@@ -20,6 +12,7 @@ _DROPPED_ELEMENTS = frozenset(
     "maplink graph templatedata inputbox categorytree pre poem table ul ol dl script style includeonly "
     "section".split()
 )
+_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)  # an unclosed one extends to the end, as in MediaWiki
 _TAG_NAME = re.compile(r"<([A-Za-z]+)")
 _NOWIKI = re.compile(r"<(/?)nowiki\s*>", re.IGNORECASE)
 _MARKS = {ord(mark): f"&#{ord(mark)};" for mark in "[]{}<>|'=*#:;_&"}
@@ -28,18 +21,15 @@ _CLOSES = {"}}": "{{", "|}": "{|", "]]": "[["}
 _LANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z]+)*")
 _HEADING = re.compile(r"=.*=$")
 _NO_TEXT = ("*", "#", ":", ";", "|", "!", "----")
-_TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 _LINE_BREAK = re.compile(r"<(?:br|p|hr)\b[^<>]{0,200}>", re.IGNORECASE)
-_MAGIC_WORD = re.compile(r"__[A-Z]{3,30}__")
-_MARKUP = re.compile(r"\[|\]|''|<|>")
-_LEFT_OVER = re.compile(
-    r"\[\[(?:[^\[\]|]{0,300}\|)?|\]\]|\{\{|\}\}|\{\||\|\}|'{2,}|\[(?:https?:)?//[^\s\]]*|<[A-Za-z/!][^<>]*>"
+# The targets of links, the ends of links, bold and italic marks, tags, magic words, stray template brackets.
+_MARKUP = re.compile(
+    r"\[\[:?(?:[^\[\]|]{0,300}\|)?|\]\]|'{2,}?(?='s\b)|'{2,}|</?[A-Za-z!][^<>]*>|__[A-Z]{3,30}__|\{\{|\}\}|\{\||\|\}"
 )
+_URL_LINK = re.compile(r"\[(?:[a-z]{3,8}:)?//[^\s\[\]]{0,2000}\s*([^\[\]\n]{0,500})\]")
 _EMPTY_BRACKETS = re.compile(r" ?[(\[][\s,;:/–—-]*[)\]]")
 _OPENED = re.compile(r"\(\s*[,;]\s*")
 _SPACE_BEFORE = re.compile(r"\s+([,.;:!?)](?:\s|$))")
-_MOST_MARKUP = 400  # maximum number of marks in a parsed paragraph; one with hundreds of links is a list
-_LONGEST_PARSED = 30_000
 
 
 def paragraphs(text: str, hidden: Set[str] = HIDDEN_NAMESPACES) -> list[str]:
@@ -48,10 +38,10 @@ def paragraphs(text: str, hidden: Set[str] = HIDDEN_NAMESPACES) -> list[str]:
     Headings, lists, tables, references, templates, files and formulas are dropped.
 
     Args:
-        text: wikitext, well-formed or not. Time and memory are linear in its length.
+        text: wikitext, well-formed or not.
         hidden: the namespaces, in lower case, whose links show nothing or an image.
     """
-    text = _without_comments(_with_nowiki_escaped(text))
+    text = _COMMENT.sub("", _with_nowiki_escaped(text))
     for name in sorted(_DROPPED_ELEMENTS & {name.lower() for name in _TAG_NAME.findall(text)}):
         text = _without_elements(text, name)
     text = _without_brackets(text, hidden)
@@ -79,21 +69,6 @@ def _with_nowiki_escaped(text: str) -> str:
         elif opening:
             kept += text[end : opening.start()], text[opening.end() : tag.start()].translate(_MARKS)
             end, opening = tag.end(), None
-    return "".join([*kept, text[end:]]) if kept else text
-
-
-def _without_comments(text: str) -> str:
-    """Removes comments; an unclosed comment extends to the end of the text, as in MediaWiki."""
-    begin = text.find("<!--")
-    if begin < 0:
-        return text
-    kept, end = [], 0
-    while begin >= 0:
-        kept.append(text[end:begin])
-        end = text.find("-->", begin + 4) + 3
-        if end < 3:
-            return "".join(kept)
-        begin = text.find("<!--", end)
     return "".join([*kept, text[end:]])
 
 
@@ -133,7 +108,9 @@ def _without_brackets(text: str, hidden: Set[str]) -> str:
             depths[kind] -= 1
             if kind == opener:
                 if opener != "[[" or _is_hidden(text, begin + 2, hidden):
-                    _add_span(spans, begin, match.end())
+                    while spans and spans[-1][0] >= begin:  # inside this one
+                        spans.pop()
+                    spans.append((begin, match.end()))
                 break
     for kind, begin in stack:
         if kind == "{|":  # an unclosed table is taken to end at the next heading
@@ -149,16 +126,8 @@ def _without_brackets(text: str, hidden: Set[str]) -> str:
     return "".join([*kept, text[end:]])
 
 
-def _add_span(spans: list[tuple[int, int]], begin: int, end: int) -> None:
-    """Adds a span that ends after all others, and removes those inside it."""
-    while spans and spans[-1][0] >= begin:
-        spans.pop()
-    spans.append((begin, end))
-
-
 def _is_hidden(text: str, begin: int, hidden: Set[str]) -> bool:
-    target = text[begin : begin + 100]
-    prefix, colon, rest = target.partition(":")
+    prefix, colon, rest = text[begin : begin + 100].partition(":")
     if not colon or "]]" in prefix or "|" in prefix:
         return False
     if prefix.strip().lower().replace("_", " ") in hidden:
@@ -168,42 +137,7 @@ def _is_hidden(text: str, begin: int, hidden: Set[str]) -> bool:
 
 
 def _plain(text: str) -> str:
-    if "<" in text:
-        text = _LINE_BREAK.sub(" ", text)
-    if "__" in text:
-        text = _MAGIC_WORD.sub("", text)
-    marks = len(_MARKUP.findall(text))
-    if marks:
-        text = text.replace("[[:", "[[")
-        if marks <= _MOST_MARKUP and len(text) <= _LONGEST_PARSED and _is_balanced(text):
-            text = _parsed(text)
-        text = _LEFT_OVER.sub("", text)
-    if "{{" in text or "}}" in text:
-        text = text.replace("{{", "").replace("}}", "")
-    if "&" in text:
-        text = unescape(text)
-    text = _EMPTY_BRACKETS.sub("", text)
+    text = _MARKUP.sub("", _URL_LINK.sub(r"\1", _LINE_BREAK.sub(" ", text)))
+    text = _EMPTY_BRACKETS.sub("", unescape(text))
     text = _OPENED.sub("(", " ".join(text.split()))
     return _SPACE_BEFORE.sub(r"\1", text)
-
-
-def _is_balanced(text: str) -> bool:
-    """Returns whether links are closed and nested at most two deep, and tags are paired and at most 60."""
-    depth = 0
-    for mark in re.findall(r"\[\[|\]\]", text):
-        depth += 1 if mark == "[[" else -1
-        if not 0 <= depth <= 2:
-            return False
-    tags = _TAG.findall(text)
-    opened = sum(not tag.startswith("</") and not tag.endswith("/>") for tag in tags)
-    if depth or text.count("[") != text.count("]"):
-        return False
-    return len(tags) <= 60 and 2 * opened == len(tags) - sum(tag.endswith("/>") for tag in tags)
-
-
-def _parsed(text: str) -> str:
-    """Returns the visible text of a paragraph, with its character entities, which are decoded later."""
-    try:
-        return str(mwparserfromhell.parse(text).strip_code(normalize=False, collapse=False))
-    except (mwparserfromhell.parser.ParserError, RecursionError):
-        return text

@@ -1,8 +1,7 @@
 """Makes rows of the google schema: next-sentence pairs with static masks.
 
 Instances are those of google-research/bert (create_pretraining_data.py): the same random numbers are sampled
-in the same order. With `max_ngram`, masks are those of tensorflow/models
-(official/nlp/data/create_pretraining_data.py).
+in the same order.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +29,7 @@ class Masker:
 
     Args:
         tokenizer: the tokenizer of the sequences.
-        settings: `masked_lm_prob`, `max_predictions_per_seq`, `whole_word_mask` and `max_ngram`.
+        settings: `masked_lm_prob`, `max_predictions_per_seq` and `whole_word_mask`.
         rng: the generator that is also used to make the pairs.
     """
 
@@ -40,36 +39,27 @@ class Masker:
         self._special = frozenset(tokenizer.layout.special_ids)
         self._continuations = frozenset(np.flatnonzero(tokenizer.is_continuation).tolist())
         self._prob, self._most = settings["masked_lm_prob"], settings["max_predictions_per_seq"]
-        self._whole_words, self._max_ngram = settings["whole_word_mask"], settings["max_ngram"]
+        self._whole_words = settings["whole_word_mask"]
 
     def __call__(self, ids: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
         """Returns (masked ids, positions to predict in ascending order, their labels) of a whole sequence."""
         target = min(self._most, max(1, round(len(ids) * self._prob)))
         masked = list(ids)
-        chosen: Sequence[Sequence[int]]
-        if self._max_ngram:
-            chosen = self._choose_ngrams(ids, target)
-            for ngram in chosen:
-                replacement = self._replacement()
-                for position in ngram:
-                    masked[position] = replacement(ids[position])
-        else:
-            chosen = self._choose_words(ids, target)
-            for word in chosen:
-                for position in word:
-                    masked[position] = self._replacement()(ids[position])
+        chosen = self._choose(ids, target)
+        for position in itertools.chain.from_iterable(chosen):
+            masked[position] = self._replacement(ids[position])
         positions = sorted(itertools.chain.from_iterable(chosen))
         return masked, positions, [ids[position] for position in positions]
 
-    def _replacement(self) -> Callable[[int], int]:
-        """Samples what replaces a token: [MASK] (80%), the token itself (10%) or any token (10%)."""
+    def _replacement(self, token: int) -> int:
+        """Returns [MASK] (80%), the token itself (10%) or any token (10%)."""
         if self._rng.random() < 0.8:
-            return lambda token: self._mask_id
+            return self._mask_id
         if self._rng.random() < 0.5:
-            return lambda token: token
-        return lambda token: self._rng.randint(0, self._vocab_size - 1)
+            return token
+        return self._rng.randint(0, self._vocab_size - 1)
 
-    def _choose_words(self, ids: Sequence[int], target: int) -> list[list[int]]:
+    def _choose(self, ids: Sequence[int], target: int) -> list[list[int]]:
         """Returns the positions of tokens, or of whole words, in random order, `target` tokens at most.
 
         A continuation whose word was truncated at its beginning belongs to the previous word, even if a [SEP]
@@ -91,37 +81,6 @@ class Masker:
             if count + len(word) <= target:
                 chosen.append(word)
                 count += len(word)
-        return chosen
-
-    def _choose_ngrams(self, ids: Sequence[int], target: int) -> list[range]:
-        """Returns n-grams of words that neither overlap nor cross a [SEP]; n has a weight of 1/n."""
-        segments: list[list[int]] = [[]]  # the positions at which words begin, and the end of the last one
-        for position, token in enumerate(ids):
-            if token in self._special:
-                if segments[-1]:
-                    segments[-1].append(position)
-                    segments.append([])
-            elif not (segments[-1] and token in self._continuations):
-                segments[-1].append(position)
-        sizes = range(1, self._max_ngram + 1)
-        ngrams = {
-            size: [range(*edges) for words in segments for edges in zip(words, words[size:], strict=False)]
-            for size in sizes
-        }
-        for candidates in ngrams.values():
-            self._rng.shuffle(candidates)
-        weights = [1 / size for size in sizes]
-        chosen: list[range] = []
-        taken: set[int] = set()
-        while len(taken) < target and any(ngrams.values()):
-            size = self._rng.choices(sizes, weights)[0]
-            if len(taken) + size > target:
-                ngrams[size].clear()
-            elif ngrams[size]:
-                ngram = ngrams[size].pop()
-                if len(taken) + len(ngram) <= target and taken.isdisjoint(ngram):
-                    chosen.append(ngram)
-                    taken.update(ngram)
         return chosen
 
 

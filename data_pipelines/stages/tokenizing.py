@@ -32,7 +32,7 @@ class TokenizeTask:
     tokenizer: tokenization.Tokenizer
     output: str  # the runs are written to OUTPUT-0000, ...
     cleaning: cleaning.Settings | None = None
-    fields: readers.Fields = readers.Fields()  # noqa: RUF009 (frozen)
+    text_field: str = readers.TEXT_FIELD
     sentence_language: str = "en"
 
 
@@ -65,11 +65,11 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
 
     controls = task.cleaning.controls if task.cleaning else readers.Controls()
     documents = itertools.chain.from_iterable(
-        readers.read_documents(range_, task.input_format, cleaned, task.fields, controls)
+        readers.read_documents(range_, task.input_format, cleaned, task.text_field, controls)
         for range_ in task.ranges
     )
     cleaner = cleaning.Cleaner(task.cleaning) if task.cleaning else None
-    beginnings = readers.Beginnings()
+    last = ""  # the whole key of the last document
     if cleaner:
         documents = filter(None, map(cleaner, documents))
     for document, encoded in _encoded(documents, tokenizer, task.sentence_language):
@@ -80,7 +80,8 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
         tokens = sum(map(len, encoded))
         histogram[key >> sorted_runs.BIN_SHIFT] += (1, tokens)
         keys = sorted([*keys, key])[:2]
-        counts["documents"] += beginnings.begins(document)
+        counts["documents"] += document.part == 0 or document.whole_key != last
+        last = document.whole_key
         counts["sentences"] += len(encoded)
         counts["tokens"] += tokens
         unknown = sum(sentence.count(tokenizer.unk_id) for sentence in encoded)

@@ -1,10 +1,6 @@
-"""Trains vocabularies: WordPiece as `vocab.txt`, SentencePiece as `.model`, byte-level BPE as `.json`.
+"""Trains vocabularies: WordPiece as `vocab.txt`, SentencePiece as `.model`, byte-level BPE as `.json`."""
 
-`words` finds the words that a trained one lacks.
-"""
+from data_pipelines.vocabulary.learners import Options
+from data_pipelines.vocabulary.training import TRAINERS, WORD_OPTIONS, find_words, train
 
-from data_pipelines.vocabulary import words
-from data_pipelines.vocabulary.options import Options
-from data_pipelines.vocabulary.training import TRAINERS, train
-
-__all__ = ["TRAINERS", "Options", "train", "words"]
+__all__ = ["TRAINERS", "WORD_OPTIONS", "Options", "find_words", "train"]

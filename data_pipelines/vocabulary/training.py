@@ -1,26 +1,189 @@
-"""Trains a vocabulary on a sample of a corpus, and measures it on held-out text."""
+"""Trains a vocabulary on a sample of a corpus, or finds the words that a vocabulary lacks.
+
+A part of the sample is held out, and the vocabulary is measured on it.
+"""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import hashlib
 import io
 import itertools
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
+
+from tokenizers import pre_tokenizers
 
 from bert_jax import tokenization
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, checks
-from bert_jax.io.progress import Progress, log
+from bert_jax.io.progress import Progress
+from bert_jax.io.wording import counted
+from bert_jax.tokenization import Tokenizer, normalization
+from bert_jax.tokenization.wordpiece import MAX_WORD_CHARACTERS
 from data_pipelines import languages, readers
-from data_pipelines.vocabulary import learners, sample
-from data_pipelines.vocabulary.options import BPE_FAMILIES, LEAST_COVERAGE, Options
+from data_pipelines.vocabulary import learners
+from data_pipelines.vocabulary.learners import BPE_FAMILIES, LEAST_COVERAGE, Options
 
-# Characters of scripts without spaces between words: Thai to Tibetan, Burmese, Khmer, kana, Han.
-_UNSPACED = re.compile(
-    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]"
-)
+_HELD_OUT_BYTES = 2_000_000
+_WORDS_AT_ONCE = 10_000  # that are split together
+
+
+class Sample:
+    """Documents of a corpus, and the size of their text in bytes."""
+
+    def __init__(self) -> None:
+        self.documents: list[readers.Document] = []
+        self.size = 0
+
+    def add(self, document: readers.Document) -> None:
+        """Adds a document."""
+        self.documents.append(document)
+        self.size += document.size
+
+    def passages(self) -> Iterator[str]:
+        """Yields the passages of all documents."""
+        for document in self.documents:
+            yield from document.passages
+
+    def some(self, size: float) -> list[readers.Document]:
+        """Returns documents of about this size in bytes, chosen by a hash of their names."""
+        chosen = sorted(self.documents, key=lambda document: _hash(document.key, 0))
+        ends = list(itertools.accumulate((document.size for document in chosen), initial=0))
+        return chosen[: min(range(len(ends)), key=lambda count: abs(ends[count] - size))]
+
+    def drain(self) -> Iterator[readers.Document]:
+        """Yields the documents and removes each one, to free its memory while its result is built up."""
+        self.documents.reverse()
+        while self.documents:
+            yield self.documents.pop()
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The sample of one input.
+
+    Attributes:
+        name: the input, as it was given.
+        size: the size of its files on disk, in bytes.
+        training: the documents to train on; training drains them.
+        documents: the number of documents in `training`.
+        bytes: the size of `training`.
+        held_out: the documents that are held out; none if the corpus has too few passages.
+        times: how often the documents are used in training; some of them once more than the others.
+        counts: the counts of `readers.read_documents` for what was read.
+    """
+
+    name: str
+    size: int
+    training: Sample
+    documents: int
+    bytes: int
+    held_out: Sample
+    times: float
+    counts: Mapping[str, int]
+
+
+def sample(options: Options, sample_bytes: int, progress: Progress) -> list[Part]:
+    """Samples each input separately, or, if `sampling_exponent` is 1, all inputs as one.
+
+    The share of an input in what is learned is proportional to the size of its files raised to the power of
+    `sampling_exponent`: 1 keeps the proportions, and multilingual BERT uses 0.7. An input that is smaller
+    than its share is used several times, and the input that has the most text for its share is used once.
+
+    Args:
+        options: the options of the vocabulary; a multilingual corpus has one input per language.
+        sample_bytes: the size of the sample of all inputs together.
+        progress: shows how much has been read; the caller closes it.
+
+    Raises:
+        UserError: there is no text, or a file is in two of the inputs.
+    """
+    exponent = options.sampling_exponent
+    if exponent == 1:
+        paths = readers.list_inputs(options.input, options.output)
+        divided = [languages.Language(", ".join(options.input), tuple(paths))]
+    else:
+        divided = languages.divide(options.input, options.output)
+    every = [path for one in divided for path in one.paths]
+    format = readers.resolve_format(every, options.input_format, options.text_field)
+    options = dataclasses.replace(options, input_format=format)
+    sizes = [sum(map(readers.file_size, one.paths)) for one in divided]
+    weights = [size**exponent for size in sizes]
+    parts = []
+    for one, size, weight in zip(divided, sizes, weights, strict=True):
+        wanted = max(1000, int(sample_bytes * weight / sum(weights)))
+        counts: collections.Counter[str] = collections.Counter()
+        training, held_out = _hold_out(_draw(one.paths, wanted, options, counts, progress), options.seed)
+        documents = len(training.documents)
+        parts.append(Part(one.name, size, training, documents, training.size, held_out, 1.0, counts))
+    # Compressed text is larger than its file, so these numbers depend on what was read.
+    once = max(part.bytes / weight for part, weight in zip(parts, weights, strict=True))
+    return [
+        dataclasses.replace(part, times=round(once * weight / max(1, part.bytes), 9))
+        for part, weight in zip(parts, weights, strict=True)
+    ]
+
+
+def _draw(
+    paths: Sequence[str],
+    sample_bytes: int,
+    options: Options,
+    counts: collections.Counter[str],
+    progress: Progress,
+) -> list[readers.Document]:
+    """Returns the documents of byte ranges at random positions in the files, sorted by key."""
+    total = sum(map(readers.file_size, paths))
+    format, text_field = options.input_format, options.text_field
+    target = max(1 << 16, min(1 << 22, sample_bytes // 16))
+    ranges = readers.split_ranges(paths, target, format)
+    share = min(1.0, sample_bytes / total)
+    random.Random(options.seed).shuffle(ranges)
+    drawn = Sample()
+    # The size of the text in compressed files is not known in advance.
+    known = all(range_.end is not None for range_ in ranges)
+    progress.start("reading", min(total, sample_bytes) if known else None, "MB", 1e-6)
+    for range_ in ranges:
+        # Of a file that cannot be split, such as a compressed one or a table, the beginning is used.
+        whole = range_.end is None or range_.size > 2 * target
+        quota = int(sample_bytes * range_.size / total) + 1 if whole else sample_bytes
+        goal = min(sample_bytes, drawn.size + quota)
+        if share < 1 and drawn.size >= sample_bytes:
+            break
+        for document in readers.read_documents(range_, format, counts, text_field):
+            drawn.add(document)
+            progress.at(drawn.size)
+            if drawn.size >= goal:
+                break
+    if not drawn.size:
+        raise UserError(readers.no_text(paths, format))
+    # The order of the ranges is random. The documents are sorted, so that equal samples are equal lists.
+    return sorted(drawn.documents, key=lambda document: document.key)
+
+
+def _hold_out(documents: Sequence[readers.Document], seed: int) -> tuple[Sample, Sample]:
+    training, held_out = Sample(), Sample()
+    drawn = [_hash(document.key, seed) % 20 == 0 for document in documents]
+    whole = len(documents) >= 20 and 1 <= sum(drawn) <= len(documents) // 2
+    for document, out in zip(documents, drawn, strict=True):
+        if whole:
+            (held_out if out and held_out.size < _HELD_OUT_BYTES else training).add(document)
+            continue
+        # There are too few documents: every twentieth of their passages is held out.
+        for parts, into in (
+            (tuple(p for i, p in enumerate(document.passages) if i % 20 != 19), training),
+            (document.passages[19::20], held_out),
+        ):
+            if parts:
+                into.add(dataclasses.replace(document, passages=parts))
+    return training, held_out
+
+
+def _hash(key: str, seed: int) -> int:
+    content = f"{seed} {key}".encode("utf-8", "surrogatepass")  # the name of a file need not be UTF-8
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
 class Trainer(NamedTuple):
@@ -38,26 +201,13 @@ TRAINERS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Measured:
-    """Statistics of a vocabulary on a text.
+class Measured(NamedTuple):
+    """Statistics of the vocabulary on a text."""
 
-    Attributes:
-        vocabulary: the file or the folder of the vocabulary, as it was given.
-        input: the input from which the text is.
-        unit: "word", as separated by whitespace; "character" if most of the text is in a script without
-            spaces between words, such as Chinese.
-        units: the number of these units in the text.
-        tokens_per_unit: the number of tokens per unit.
-        unknown_rate: the share of [UNK] among the tokens.
-    """
-
-    vocabulary: str
-    input: str
-    unit: str
-    units: int
-    tokens_per_unit: float
-    unknown_rate: float
+    input: str  # from which the text is
+    words: int  # as separated by whitespace
+    tokens_per_word: float
+    unknown_rate: float  # the share of [UNK] among the tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,13 +220,12 @@ class Trained:
         parts: the sample of each input, or that of all inputs together if they are not weighted.
         held_out: False if the corpus was too small to hold out text, so that the statistics are those of the
             training text.
-        measured: the statistics of this vocabulary and of those to compare it with, on the held-out text of
-            each part.
+        measured: the statistics on the held-out text of each part.
     """
 
     path: str
     size: int
-    parts: tuple[sample.Part, ...]
+    parts: tuple[Part, ...]
     held_out: bool
     measured: tuple[Measured, ...]
 
@@ -99,8 +248,7 @@ def train(options: Options, progress: Progress | None = None) -> Trained:
     _check(options)
     trainer = TRAINERS[options.kind]
     progress = progress or Progress(io.StringIO())
-    others = [tokenization.load(path, log=log) for path in options.compare]
-    parts = sample.sample(options, options.sample_bytes or trainer.sample_bytes, progress)
+    parts = sample(options, options.sample_bytes or trainer.sample_bytes, progress)
     checks.check_output_file(options.output)
     held_out = all(part.held_out.documents for part in parts)
     progress.start("normalizing", int(sum(part.bytes * part.times for part in parts)), "MB", 1e-6)
@@ -114,14 +262,12 @@ def train(options: Options, progress: Progress | None = None) -> Trained:
         parts=tuple(parts),
         held_out=held_out,
         measured=tuple(
-            _measure(path, each, part.name, (part.held_out if held_out else part.training).passages())
-            for path, each in ((options.output, tokenizer), *zip(options.compare, others, strict=True))
-            for part in parts
+            _measure(part.name, tokenizer, part.held_out if held_out else part.training) for part in parts
         ),
     )
 
 
-def _documents(parts: Sequence[sample.Part], drain: bool, progress: Progress) -> Iterator[readers.Document]:
+def _documents(parts: Sequence[Part], drain: bool, progress: Progress) -> Iterator[readers.Document]:
     for part in parts:
         whole, rest = divmod(part.times, 1)
         passes: list[Iterable[readers.Document]] = [part.training.documents] * int(whole)
@@ -162,17 +308,123 @@ def _check(options: Options) -> None:
     checks.check_free(options.output, options.overwrite)
 
 
-def _measure(path: str, tokenizer: tokenization.Tokenizer, name: str, passages: Iterable[str]) -> Measured:
-    words = characters = unspaced = tokens = unknown = 0
-    passages = iter(passages)
+def _measure(name: str, tokenizer: Tokenizer, text: Sample) -> Measured:
+    words = tokens = unknown = 0
+    passages = text.passages()
     while batch := list(itertools.islice(passages, 1000)):
-        for passage in batch:
-            in_words = passage.split()
-            words += len(in_words)
-            characters += sum(map(len, in_words))
-            unspaced += 0 if passage.isascii() else len(_UNSPACED.findall(passage))
+        words += sum(len(passage.split()) for passage in batch)
         for ids in tokenizer.encode_batch(batch):
             tokens += len(ids)
             unknown += ids.count(tokenizer.unk_id)
-    unit, units = ("character", characters) if 2 * unspaced > characters else ("word", words)
-    return Measured(path, name, unit, units, tokens / max(1, units), unknown / max(1, tokens))
+    return Measured(name, words, tokens / max(1, words), unknown / max(1, tokens))
+
+
+# The options that also hold for a list of words.
+WORD_OPTIONS = (
+    *("input", "input_format", "text_field", "output", "overwrite", "add_to", "size", "min_frequency"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Word:
+    """A word that the vocabulary splits, normalized as by the tokenizer."""
+
+    text: str
+    count: int
+    saved: int  # how many tokens fewer the text would have with the word in the vocabulary
+
+
+class Found(NamedTuple):
+    """The words that were found, those that save the most first."""
+
+    words: tuple[Word, ...]
+    bytes: int  # size of the text in which they were counted
+    held_out: bool  # whether the means are of other text
+    before: float  # mean number of tokens of a word, as separated by whitespace
+    after: float  # the same with the words in the vocabulary
+
+
+def find_words(options: Options, tokenizer: Tokenizer, progress: Progress) -> Found:
+    """Finds the words of a corpus that would save the most tokens, and writes them, one a line.
+
+    Words are counted in the text that is not held out; the held-out part measures what they save. A word
+    saves its number of occurrences times the number of its pieces less one. A word that is unknown counts as
+    many pieces as it has characters, and at least two. Words without letters are left out.
+
+    Args:
+        options: the corpus; `size`, the most words; and `min_frequency`, how often each of them occurs.
+        tokenizer: the tokenizer of the vocabulary.
+        progress: shows the progress; the caller closes it.
+
+    Raises:
+        UserError: the vocabulary is no WordPiece vocabulary, the output exists, or there is no text or no
+            word to add.
+        OSError: a file cannot be read or written.
+    """
+    if tokenizer.kind != "wordpiece":
+        raise UserError(
+            f"--add_to={options.add_to}: expected a WordPiece vocabulary, not a {tokenizer.kind} model"
+        )
+    for name in ("size", "min_frequency"):
+        if getattr(options, name) < 1:
+            raise UserError(f"--{name}={getattr(options, name)}: expected at least 1")
+    checks.check_output_file(options.output, overwrite=options.overwrite)
+    (part,) = sample(options, options.sample_bytes or TRAINERS["wordpiece"].sample_bytes, progress)
+    progress.start("counting words", part.bytes + part.held_out.size, "MB", 1e-6)
+    counts = _count(part.training, tokenizer, progress)
+    pieces = [
+        max(2, len(word)) if tokenizer.unk_id in ids else len(ids)
+        for word, ids in zip(counts, _split(list(counts), tokenizer), strict=True)
+    ]
+    words = _best(counts, pieces, tokenizer, options)
+    held_out = bool(part.held_out.documents)
+    if not words:
+        raise UserError(
+            f"no word that {options.add_to} splits occurs {counted(options.min_frequency, 'time')}; give "
+            "more text, or a lower --min_frequency"
+        )
+    measured = _count(part.held_out, tokenizer, progress) if held_out else counts
+    before = dict(zip(measured, map(len, _split(list(measured), tokenizer)), strict=True))
+    after = before | {word.text: 1 for word in words if word.text in before}
+    units = sum(len(p.split()) for p in (part.held_out if held_out else part.training).passages())
+    atomic.write_text(options.output, "".join(f"{word.text}\n" for word in words))
+    means = (
+        sum(lengths[word] * count for word, count in measured.items()) / max(1, units)
+        for lengths in (before, after)
+    )
+    return Found(tuple(words), part.bytes, held_out, *means)
+
+
+def _count(text: Sample, tokenizer: Tokenizer, progress: Progress) -> collections.Counter[str]:
+    """Returns how often each word occurs, as the tokenizer separates and normalizes them."""
+    normalize = normalization.normalizer(tokenizer.lower_case, tokenizer.strip_accents)
+    split = pre_tokenizers.BertPreTokenizer()
+    counts: collections.Counter[str] = collections.Counter()
+    for document in text.documents:
+        for passage in document.passages:
+            counts.update(word for word, _ in split.pre_tokenize_str(normalize(passage)))
+        progress.advance(document.size)
+    return counts
+
+
+def _split(words: Sequence[str], tokenizer: Tokenizer) -> Iterable[list[int]]:
+    batches = (words[start : start + _WORDS_AT_ONCE] for start in range(0, len(words), _WORDS_AT_ONCE))
+    return itertools.chain.from_iterable(map(tokenizer.encode_batch, batches))
+
+
+def _best(
+    counts: collections.Counter[str], pieces: Sequence[int], tokenizer: Tokenizer, options: Options
+) -> list[Word]:
+    known = set(tokenizer.tokens)
+    normalize = normalization.normalizer(tokenizer.lower_case, tokenizer.strip_accents)
+    found = [
+        Word(text, count, count * (length - 1))
+        for (text, count), length in zip(counts.items(), pieces, strict=True)
+        if count >= options.min_frequency
+        and length > 1
+        and text not in known
+        and len(text) <= MAX_WORD_CHARACTERS
+        and any(character.isalpha() for character in text)
+        and normalize(text) == text
+    ]
+    return sorted(found, key=lambda word: (-word.saved, word.text))[: options.size]

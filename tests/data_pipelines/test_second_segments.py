@@ -17,10 +17,9 @@ from data_pipelines import build
         ({"nsp": "sop"}, {-1, 0, 1}),
         ({"nsp": "none"}, {-1}),
         ({"nsp": "none", "full_sentences": True}, {-1}),
-        ({"nsp": "none", "doc_sentences": True}, {-1}),
         ({"nsp": "none", "full_rows": True}, {-1}),
     ],
-    ids=["sop", "none", "full-sentences", "doc-sentences", "full-rows"],
+    ids=["sop", "none", "full-sentences", "full-rows"],
 )
 def test_other_second_segments(options, fields, labels):
     options = dataclasses.replace(options, **fields)
@@ -40,10 +39,6 @@ def test_other_second_segments(options, fields, labels):
         assert train["fill"] > 0.75 and train["sequences"] == train["rows"]
         inside = batch["input_ids"][:, 1:-1] == 3
         assert inside.sum() > len(inside) / 4  # a [SEP] between documents
-    if "doc_sentences" in fields:
-        assert train["sequences"] > train["rows"] and manifest["short_seq_prob"] == 0
-        separators = (batch["input_ids"] == 3).sum()
-        assert separators == train["sequences"]  # none of them inside a sequence
 
 
 def test_packed_records_of_before_keep_their_bytes_and_fingerprint(shared_data, tmp_path):

@@ -167,7 +167,7 @@ def test_sequences_of_records(tokenizer, length, nsp):
 @given(tokenizer=tokenizers, length=st.integers(18, 40), seed=st.integers(0, 99))
 def test_sequences_of_google_records(tokenizer, length, seed):
     documents = [[[20 + i, 21, 22, 23][: 1 + i % 4] for i in range(n)] for n in (3, 9, 14)]
-    masks = {"max_predictions_per_seq": 4, "masked_lm_prob": 0.15, "whole_word_mask": False, "max_ngram": 0}
+    masks = {"max_predictions_per_seq": 4, "masked_lm_prob": 0.15, "whole_word_mask": False}
     sizes = {"max_seq_length": length, "short_seq_prob": 0.1, "dupe_factor": 2}
     made = list(google_rows.instances(documents, tokenizer, masks | sizes, random.Random(seed)))
     assert made

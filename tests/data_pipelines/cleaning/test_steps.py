@@ -10,7 +10,7 @@ from data_pipelines import cleaning, readers
 from data_pipelines.cleaning import steps
 from data_pipelines.readers import Document
 
-SETTINGS = cleaning.Settings(cleaning.STEPS, language="en")
+SETTINGS = cleaning.Settings(steps.STEPS, language="en")
 
 
 def document(*passages):
@@ -62,34 +62,20 @@ def test_mojibake_is_repaired_and_good_text_left():
 
 
 def test_length_bounds():
-    settings = cleaning.Settings(("length",), 10, 40, 3, 30, 8)
+    settings = cleaning.Settings(("length",), min_document_characters=10)
 
     def passages(*texts):
-        found = steps.Length()(document(*texts), settings).document
+        found = steps.clean_length(document(*texts), settings).document
         return found and found.passages
 
     assert passages("ab", "abcd efghij") == ("abcd efghij",)
     assert passages("short") is None
-    assert passages("twelve ones here", "words " * 5, "and more text") is None  # over 40 characters
-    assert passages("a fine text", "text " * 7) == ("a fine text",)
-    assert passages("the abcdefghi word goes") == ("the word goes",)
-    assert passages("東京東京東京東京東京東京東京") == (
-        "東京東京東京東京東京東京東京",
-    )  # no words to measure
-    assert steps.Length()(document("short"), settings).dropped == (("short document", "short"),)
-
-
-@pytest.mark.parametrize("size", [50, 300, 5000])
-def test_the_parts_that_stay_do_not_depend_on_the_ranges_of_a_file(tmp_path, monkeypatch, size):
-    monkeypatch.setattr(readers.documents, "MAX_DOCUMENT_BYTES", 100)
-    documents = ["the river walks under the stone.\n" * lines for lines in (2, 20, 3, 9)]
-    (tmp_path / "a.txt").write_text("\n".join(documents))
-    settings = cleaning.Settings(("length",), 65, 200)
-    kept = []
-    for range_ in readers.split_ranges([str(tmp_path / "a.txt")], size):
-        cleaner = cleaning.Cleaner(settings)
-        kept += [one.part for one in readers.read_documents(range_, "text") if cleaner(one)]
-    assert kept == [0, 1, 0, 0, 1]  # of the second, third and fourth; the first one is short
+    assert passages("a fine text", "text " * 30_000) == ("a fine text",)
+    assert passages(f"the {'abc' * 40} word goes") == ("the word goes",)
+    assert passages("東京" * 60) == ("東京" * 60,)  # no words to measure
+    assert steps.clean_length(document("short"), settings).dropped == (("short document", "short"),)
+    last = readers.Document("a#2", ("short",), True, part=2)  # the end of a long one
+    assert steps.clean_length(last, settings).document is last
 
 
 def test_language():

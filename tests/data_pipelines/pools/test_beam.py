@@ -32,7 +32,7 @@ def test_beam_makes_the_same_bytes(options, expected, tmp_path):
     built = build.build(options, beam_args="--runner=DirectRunner")
     assert not built.already_done and built.peak_memory > 0
     assert contents(options.output) == contents(expected)
-    assert build.build(options, beam_args="").already_done
+    assert build.build(options, beam_args="--runner=DirectRunner").already_done
     assert not list(tmp_path.glob("*-beam*"))
 
 
@@ -46,10 +46,10 @@ def test_beam_goes_on_from_what_is_done(options, expected, monkeypatch):
 
     monkeypatch.setattr(files, "move", stop)  # the files are made, and not yet in their place
     with pytest.raises(KeyboardInterrupt):
-        build.build(options, beam_args="")
+        build.build(options, beam_args="--runner=DirectRunner")
     monkeypatch.setattr(files, "move", move)
     assert not os.path.exists(os.path.join(options.output, manifests.FILE))
-    build.build(options, beam_args="")
+    build.build(options, beam_args="--runner=DirectRunner")
     assert contents(options.output) == contents(expected)
 
 

@@ -58,7 +58,7 @@ def test_paragraphs_are_split_into_sentences(tmp_path, newline, target):
 )
 def test_the_suffixes_determine_the_format_unless_it_is_given(names, expected):
     def resolve(given):
-        return readers.resolve_format(names, given, readers.Fields())
+        return readers.resolve_format(names, given, "text")
 
     if expected in readers.FORMATS:
         assert resolve("auto") == expected

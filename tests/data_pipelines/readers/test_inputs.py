@@ -27,7 +27,7 @@ def bucket():
 
 
 def digest(path):
-    return readers.file_digest((path, "text", readers.Fields("text")))
+    return readers.file_digest((path, "text", "text"))
 
 
 def read(paths, target):
@@ -87,20 +87,17 @@ def test_prepared_data_set(prepared_folder, monkeypatch):
     paths = readers.list_inputs("tfds:tiny_corpus")
     assert readers.short_names(paths) == ["tiny_corpus/1.2.0"]
     assert digest(paths[0])["bytes"] == readers.file_size(paths[0])
-    fields = readers.Fields("text", "title")
 
     def read(target):
         ranges = readers.split_ranges(paths, target)
-        return [d for r in ranges for d in readers.read_documents(r, "text", fields=fields)]
+        return [d for r in ranges for d in readers.read_documents(r, "text")]
 
     whole = read(1 << 30)
     assert read(100) == whole and len(readers.split_ranges(paths, 100)) > 5
-    assert sorted(d.key for d in whole) == sorted(f"title {n}" for n in range(30))
-    assert all(d.passages == (f"First of {d.key[6:]}.", "Second é.") for d in whole)
+    assert [d.key for d in whole] == [f"tiny_corpus/1.2.0:{n}" for n in range(30)]
+    assert {d.passages for d in whole} == {(f"First of {n}.", "Second é.") for n in range(30)}
     with pytest.raises(UserError, match=r"--text_field=body: .*label, latin, parts, text, title"):
-        list(
-            readers.read_documents(readers.split_ranges(paths, 100)[0], "text", fields=readers.Fields("body"))
-        )
+        list(readers.read_documents(readers.split_ranges(paths, 100)[0], "text", text_field="body"))
 
 
 def test_a_file_by_several_spellings_is_read_once(tmp_path, monkeypatch):

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from data_pipelines import readers
 
 
-def read(path, target=1 << 30, counts=None, fields=readers.Fields()):  # noqa: B008
+def read(path, target=1 << 30, counts=None, text_field="text"):
     ranges = readers.split_ranges([str(path)], target, "jsonl")
-    return [d for r in ranges for d in readers.read_documents(r, "jsonl", counts, fields)]
+    return [d for r in ranges for d in readers.read_documents(r, "jsonl", counts, text_field)]
 
 
 def write(folder, lines):
@@ -22,7 +22,7 @@ def write(folder, lines):
 
 def test_fields_and_damage(tmp_path):
     lines = [
-        {"body": "One.\n\nTwo.\nThree\x07.", "id": 7},
+        {"body": "One.\n\nTwo.\nThree\x07."},
         {"body": "\ud800 Four."},
         {"id": "x"},
         {"body": 3},
@@ -31,10 +31,10 @@ def test_fields_and_damage(tmp_path):
     deep = b"[" * 200_000
     path = write(tmp_path, [*(json.dumps(line).encode() for line in lines), b"{", b"", deep, b"\xff"])
     counts = collections.Counter()
-    documents = read(path, counts=counts, fields=readers.Fields("body", "id"))
+    documents = read(path, counts=counts, text_field="body")
     offset = path.read_bytes().index(b'{"body": "\\ud800')
     assert [(d.key, d.passages) for d in documents] == [
-        ("7", ("One.", "Two.", "Three.")),
+        ("corpus.jsonl:0", ("One.", "Two.", "Three.")),
         (f"corpus.jsonl:{offset}", ("\ufffd Four.",)),
     ]
     assert counts["bad_lines"] == 4 and counts["without_text"] == 2 and counts["undecodable"] == 1

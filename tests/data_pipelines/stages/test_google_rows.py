@@ -46,10 +46,8 @@ def digest(rows):
         ([], 1, (60, 32, 922, "8f3ddd35eda9fec4")),
         ([], 7, (60, 32, 922, "8f3ddd35eda9fec4")),
         (["--whole_word_mask"], 3, (64, 37, 978, "4df1a055604c168f")),
-        # tensorflow/models' functions with the sizes of n-grams drawn from the same generator.
-        (["--max_ngram=3"], 1, (58, 31, 916, "d1fca21863572632")),
     ],
-    ids=["tokens", "tokens-in-7-files", "whole-words", "n-grams"],
+    ids=["tokens", "tokens-in-7-files", "whole-words"],
 )
 def test_known_answers_of_the_reference(shared_data, tmp_path, flags, shards, expected):
     arguments = [
@@ -127,12 +125,12 @@ def tokenizer(tmp_path_factory):
 
 
 def masker(tokenizer, seed, **changes):
-    fields = dict(masked_lm_prob=0.15, max_predictions_per_seq=20, whole_word_mask=False, max_ngram=0)
+    fields = dict(masked_lm_prob=0.15, max_predictions_per_seq=20, whole_word_mask=False)
     return google_rows.Masker(tokenizer, fields | changes, random.Random(seed))
 
 
 SIDE = st.lists(st.integers(5, 14), min_size=1, max_size=30)
-RULES = [{}, {"whole_word_mask": True}, {"max_ngram": 1}, {"max_ngram": 3}]
+RULES = [{}, {"whole_word_mask": True}]
 
 
 @given(first=SIDE, second=SIDE, seed=st.integers(0, 99), rule=st.sampled_from(RULES), most=st.integers(1, 9))
@@ -148,7 +146,7 @@ def test_masks(tokenizer, first, second, seed, rule, most):
     assert rule or len(positions) == wanted
     changed = [p for p, (new, old) in enumerate(zip(masked, ids, strict=True)) if new != old]
     assert set(changed) <= set(positions)
-    if "max_ngram" in rule:  # with the pieces of a word go all of it
+    if rule:  # with the pieces of a word go all of it
         for position in range(1, len(ids)):
             joined = ids[position] >= CONTINUED and ids[position - 1] not in (2, 3)
             assert not joined or (position in positions) == (position - 1 in positions)
@@ -157,8 +155,6 @@ def test_masks(tokenizer, first, second, seed, rule, most):
 GOLDENS = {
     "tokens": "e2248568724c3621",
     "whole-words": "c4899572476c1957",
-    "unigrams": "c34086bad0142444",
-    "trigrams": "317037ddadf20ebd",
 }
 
 
@@ -175,7 +171,7 @@ def test_bytes_of_a_large_vocabulary(tmp_path, rule, golden):
         for _ in range(40)
     ]
     fields = dict(max_seq_length=300, max_predictions_per_seq=45, masked_lm_prob=0.15, short_seq_prob=0.1)
-    fields |= dict(dupe_factor=3, whole_word_mask=False, max_ngram=0) | rule
+    fields |= dict(dupe_factor=3, whole_word_mask=False) | rule
     rng = random.Random(4)
     content = [one.encode(300, 45) for one in google_rows.instances(documents, large, fields, rng)]
     rng.shuffle(content)

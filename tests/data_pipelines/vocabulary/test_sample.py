@@ -6,12 +6,12 @@ import tracemalloc
 
 from bert_jax.io.progress import Progress
 from data_pipelines import readers, vocabulary
-from data_pipelines.vocabulary import sample as samples
+from data_pipelines.vocabulary import training
 
 
 def sampled(paths, format, sample_bytes, seed):
     options = vocabulary.Options(input=tuple(paths), output="", input_format=format, seed=seed)
-    (part,) = samples.sample(options, sample_bytes, Progress(io.StringIO()))
+    (part,) = training.sample(options, sample_bytes, Progress(io.StringIO()))
     return part.training, part.held_out
 
 

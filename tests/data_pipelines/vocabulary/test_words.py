@@ -3,7 +3,7 @@
 import pytest
 
 from bert_jax import cli
-from data_pipelines.vocabulary import sample
+from data_pipelines.vocabulary import training
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = "the heart renal ne ##ph ##r ##itis ##on a ##b ##1 1 2 . -".split()
@@ -39,7 +39,7 @@ def write(folder, text):
 
 
 def whole(documents):
-    found = sample.Sample()
+    found = training.Sample()
     for document in documents:
         found.add(document)
     return found
@@ -55,7 +55,7 @@ def vocab(files, *more, output="terms.txt"):
 
 
 def test_words_by_what_they_save(files, capsys, monkeypatch):
-    monkeypatch.setattr(sample, "_hold_out", lambda documents, seed: (whole(documents), sample.Sample()))
+    monkeypatch.setattr(training, "_hold_out", lambda documents, seed: (whole(documents), training.Sample()))
     text = TEXT | {"zzz": 4, "z1": 3}  # unknown: 2 and 1
     write(files, text)
     assert vocab(files, "--min_frequency=3") == 0

@@ -20,7 +20,6 @@ RECORDS = {
     "packed-sentences": ("--nsp=none", "--full_sentences"),
     "google": ("--schema=google", "--dupe_factor=2", "--max_predictions_per_seq=8"),
     "google-words": ("--schema=google", "--whole_word_mask", "--dupe_factor=1", "--eval_fraction=0.2"),
-    "google-ngrams": ("--schema=google", "--max_ngram=3", "--dupe_factor=1"),
 }
 
 
