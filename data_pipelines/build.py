@@ -29,13 +29,11 @@ _SHARD_BYTES = 128 << 20
 _Rows = dict[str, list[tuple[str, pools.Result]]]  # by split: the record file and the counts of each bucket
 
 
-@dataclasses.dataclass(frozen=True)
-class Built:
+class Built(NamedTuple):
     """The result of a build."""
 
     manifest: dict[str, Any]
     already_done: bool  # the records were already finished
-    peak_memory: int  # of the largest worker, in bytes
 
 
 def build(
@@ -90,15 +88,6 @@ def build(
         raise type(stop)(f"stopped; run the same command again to resume from {unfinished}") from None
 
 
-class _Made(NamedTuple):
-    """The rows of a bucket; `owner` is the number of its language."""
-
-    owner: int
-    bucket: buckets.Bucket
-    output: str
-    result: pools.Result
-
-
 class _Build:
     """Runs the stages of one build. All intermediate files are in the folder `unfinished`."""
 
@@ -117,10 +106,7 @@ class _Build:
         if options.sampling_exponent is not None:
             self.languages = languages.divide(options.input, options.output)
         self.sentence_languages = options.sentence_languages(paths, self.languages)
-        self.described: dict[str, dict[str, float]] = {}  # the languages, for the manifest
-        self.buckets: collections.Counter[str] = collections.Counter()  # the number of them in each split
         self.unfinished = ""
-        self.peak_memory = 0
 
     def run(self, overwrite: bool) -> Built:
         options = self.options
@@ -136,7 +122,7 @@ class _Build:
             if files.is_directory(os.path.join(options.output, UNFINISHED)):  # of a build killed at its end
                 with contextlib.suppress(UserError), claimed(options.output, self.settings) as unfinished:
                     files.remove_tree(unfinished)
-            return Built(done, True, 0)
+            return Built(done, True)
         with claimed(options.output, self.settings, overwrite) as self.unfinished:
             try:
                 manifest = self._make(sum(sizes))
@@ -147,7 +133,7 @@ class _Build:
                         os.rmdir(options.output)
                 raise
             files.remove_tree(self.unfinished)
-        return Built(manifest, False, self.peak_memory)
+        return Built(manifest, False)
 
     def _make(self, size: int) -> dict[str, Any]:
         """Makes the records of inputs of `size` bytes; returns their manifest."""
@@ -170,8 +156,6 @@ class _Build:
             )
         results = iter(tokenized)
         by_language = [list(itertools.islice(results, len(of_language))) for of_language in groups]
-        if self.languages:
-            self._check_documents([sum(one["documents"] for one in found) for found in by_language])
         return self._finish(tokenized, self._make_shards(self._make_rows(by_language)))
 
     def _path(self, name: str) -> str:
@@ -191,11 +175,11 @@ class _Build:
         else:
             self.progress.start(title, sum(sizes), "MB", 1e-6)
 
-        def on_done(index: int, result: pools.Result) -> None:
-            self.progress.advance(sizes[index] if sizes else 1)
-            self.peak_memory = max(self.peak_memory, result["peak_memory"])
-
-        return self.pool.run(function, [(task.output + ".json", task) for task in tasks], on_done)
+        return self.pool.run(
+            function,
+            [(task.output + ".json", task) for task in tasks],
+            lambda index, result: self.progress.advance(sizes[index] if sizes else 1),
+        )
 
     def _grouped_ranges(self, size: int) -> list[list[tuple[readers.Range, ...]]]:
         """Returns groups of ranges, one for each task; of each language, or of all text if there are none."""
@@ -231,92 +215,46 @@ class _Build:
 
     def _make_rows(self, by_language: Sequence[Sequence[dict[str, Any]]]) -> _Rows:
         """Returns the record files of the buckets of each split, and their counts."""
-        runs = [tuple(run for result in results for run in result["runs"]) for results in by_language]
-        plans = [buckets.plan(results, self.settings["eval_fraction"]) for results in by_language]
-        once = [(owner, bucket, 1, None) for owner, plan in enumerate(plans) for bucket in plan]
-        made = self._make_buckets("making rows", once, runs)
-        train = [one for one in made if one.bucket.split == "train"]
-        if sum(one.result["documents"] for one in train) < self._fewest:
-            raise UserError(
-                f"--eval_fraction={self.settings['eval_fraction']} leaves under two training documents: give "
-                "a smaller fraction, or more documents"
-            )
+        self.text = [sum(result["tokens"] for result in results) for results in by_language]
+        self.times = [1.0]
         if self.languages:
-            made += self._repeat(train, runs)
-        for run in itertools.chain.from_iterable(runs):
-            duplicates.remove(run)
-        parts: _Rows = {}
-        for one in made:
-            if self.languages:
-                one.result["language"] = self.languages[one.owner].name
-            parts.setdefault(one.bucket.split, []).append((one.output, one.result))
-        return parts
-
-    def _make_buckets(
-        self,
-        title: str,
-        wanted: Sequence[tuple[int, buckets.Bucket, int, int | None]],
-        runs: Sequence[tuple[str, ...]],
-    ) -> list[_Made]:
-        """Makes rows of (language, bucket, passes, most tokens), and gives each a number of its own."""
+            self.times = languages.times(self.text, self.settings["sampling_exponent"])
+        # Next-sentence prediction draws sentences of other documents.
+        fewest = 2 if self.settings["nsp"] == "next" else 1
         # Every task is sent to a worker, and the sources may be a hundred thousand files.
         settings = {name: value for name, value in self.settings.items() if name != "sources"}
-        tasks = []
-        for owner, bucket, passes, most in wanted:
-            numbered = dataclasses.replace(bucket, number=self.buckets[bucket.split])
-            self.buckets[bucket.split] += 1
-            output = self._path(f"rows-{numbered.name}")
-            tasks.append(
-                buckets.RowsTask(numbered, runs[owner], self.tokenizer, settings, output, passes, most)
-            )
+        numbers: collections.Counter[str] = collections.Counter()  # of buckets in each split
+        tasks, owners = [], []
+        for owner, (results, times) in enumerate(zip(by_language, self.times, strict=True)):
+            runs = tuple(run for result in results for run in result["runs"])
+            for bucket in buckets.plan(results, self.settings["eval_fraction"]):
+                bucket = dataclasses.replace(bucket, number=numbers[bucket.split])
+                numbers[bucket.split] += 1
+                output = self._path(f"rows-{bucket.name}")
+                used = times if bucket.split == "train" else 1.0
+                tasks.append(buckets.RowsTask(bucket, runs, self.tokenizer, settings, output, used))
+                owners.append(owner)
         make = packed_rows.make_rows if self.settings["schema"] == packed.SCHEMA else google_rows.make_rows
-        results = self._run(title, make, tasks, "buckets")
-        return [
-            _Made(owner, bucket, task.output, result)
-            for (owner, bucket, *_), task, result in zip(wanted, tasks, results, strict=True)
-        ]
-
-    @property
-    def _fewest(self) -> int:
-        """The least number of documents: next-sentence prediction draws sentences of others."""
-        return 2 if self.settings["nsp"] == "next" else 1
-
-    def _repeat(self, once: Sequence[_Made], runs: Sequence[tuple[str, ...]]) -> list[_Made]:
-        """Makes more rows of the training documents of some languages, so that all have their shares.
-
-        There are whole passes over the documents, and a last one that is cut off where its share is reached.
-        """
-
-        def total(name: str, made: Sequence[_Made]) -> list[int]:
-            owners = range(len(self.languages))
-            return [sum(one.result[name] for one in made if one.owner == owner) for owner in owners]
-
-        self._check_documents(total("documents", once))
-        text, tokens = total("text_tokens", once), total("tokens", once)
-        used = languages.times(text, tokens, self.settings["sampling_exponent"])
-        passes = [(one.owner, one.bucket, int(used[one.owner]) - 1, None) for one in once]
-        made = self._make_buckets("repeating documents", [task for task in passes if task[2]], runs)
-        written = total("tokens", [*once, *made])
-        rest: list[tuple[int, buckets.Bucket, int, int | None]] = []
-        for one in once:
-            owner, own = one.owner, one.result["tokens"]
-            most = round((used[owner] * tokens[owner] - written[owner]) * own / tokens[owner])
-            if most > self.settings["max_seq_length"] / 2:
-                rest.append((owner, one.bucket, 1 if most < 0.95 * own else 2, most))
-        made += self._make_buckets("repeating some documents", rest, runs)
-        for one in made:
-            one.result["documents"] = 0  # they are counted already
-        written = total("tokens", [*once, *made])
-        self.described = languages.described(self.languages, text, used, written)
-        return made
-
-    def _check_documents(self, counts: Sequence[int]) -> None:
-        for language, count in zip(self.languages, counts, strict=True):
-            if count < self._fewest:
-                raise UserError(
-                    f"{language.name} has {counted(count, 'document')}: --nsp={self.settings['nsp']} needs "
-                    f"at least {self._fewest} of each language"
-                )
+        made = self._run("making rows", make, tasks, "buckets")
+        parts: _Rows = {}
+        trained = [0] * len(self.times)  # documents
+        for owner, task, result in zip(owners, tasks, made, strict=True):
+            if self.languages:
+                result["language"] = self.languages[owner].name
+            if task.bucket.split == "train":
+                trained[owner] += result["documents"]
+            parts.setdefault(task.bucket.split, []).append((task.output, result))
+        if min(trained) < fewest:
+            of = f" of {self.languages[trained.index(min(trained))].name}" if self.languages else ""
+            raise UserError(
+                f"--eval_fraction={self.settings['eval_fraction']} leaves {counted(min(trained), 'document')}"
+                f"{of} for training, and --nsp={self.settings['nsp']} needs {fewest}: give a smaller "
+                "fraction, or more documents"
+            )
+        for result in itertools.chain.from_iterable(by_language):
+            for run in result["runs"]:
+                duplicates.remove(run)
+        return parts
 
     def _make_shards(self, parts: _Rows) -> dict[str, Any]:
         """Returns the splits as the manifest stores them."""
@@ -368,7 +306,9 @@ class _Build:
             "text": {name: sum(result[name] for result in tokenized) for name in names},
         }
         if self.languages:
-            manifest["languages"] = self.described
+            manifest["languages"] = languages.described(
+                self.languages, self.text, self.times, splits["train"]["languages"]
+            )
         if self.cleaning:
             report = duplicates.merged_report(tokenized)
             json_files.write(os.path.join(directory, cleaning.REPORT), report)

@@ -17,6 +17,7 @@ from bert_jax.data.inspection import DistinctSample, Report
 from bert_jax.io import files, progress
 from bert_jax.io.wording import counted
 from data_pipelines import cleaning, readers
+from data_pipelines.readers import documents
 
 MOST_BYTES = 1 << 30  # of a larger corpus, only ranges with this total size are read
 _RANGE_BYTES = 8 << 20
@@ -147,7 +148,7 @@ def _problems(report: Report, read: collections.Counter[str], input_format: str,
     problems += readers.skipped(read)
     if read["long_documents"]:
         problems.append(
-            f"{counted(read['long_documents'], 'document')} of over {readers.MAX_DOCUMENT_BYTES >> 20} MB: "
+            f"{counted(read['long_documents'], 'document')} of over {documents.MAX_DOCUMENT_BYTES >> 20} MB: "
             "are the blank lines between documents missing?"
         )
     for name, (most, advice) in _HIGH_FRACTIONS.items():

@@ -81,31 +81,33 @@ def _without_shared(lists: Sequence[list[str]]) -> list[list[str]]:
     return [one[shared:] for one in lists]
 
 
-def times(text: Sequence[int], written: Sequence[int], exponent: float) -> list[float]:
+def times(text: Sequence[int], exponent: float) -> list[float]:
     """Returns how often the documents of each language are used; the least is 1.
 
     Args:
-        text: the number of tokens n in the training documents of each language.
-        written: the number of tokens in the rows of one pass over them. It depends on the special tokens, and
-            on how much text is cut off and repeated in pairs, which differs between languages.
+        text: the number of tokens n in the documents of each language.
         exponent: the fractions of the rows are proportional to n ** exponent.
     """
-    targets = [size**exponent / tokens for size, tokens in zip(text, written, strict=True)]
-    return [one / min(targets) for one in targets]
+    factors = [max(1, size) ** (exponent - 1) for size in text]
+    return [one / min(factors) for one in factors]
 
 
 def described(
-    languages: Sequence[Language], text: Sequence[int], used: Sequence[float], written: Sequence[int]
+    languages: Sequence[Language],
+    text: Sequence[int],
+    used: Sequence[float],
+    rows: Mapping[str, Mapping[str, int]],
 ) -> dict[str, dict[str, float]]:
-    """Returns the numbers of each language for the manifest, by name."""
+    """Returns the numbers of each language for the manifest, by name; `rows` are the counts of `written`."""
+    total = sum(one["tokens"] for one in rows.values())
     return {
         language.name: {
             "tokens": tokens,
             "share_of_text": tokens / sum(text),
             "used": factor,
-            "share": rows / sum(written),
+            "share": rows[language.name]["tokens"] / total,
         }
-        for language, tokens, factor, rows in zip(languages, text, used, written, strict=True)
+        for language, tokens, factor in zip(languages, text, used, strict=True)
     }
 
 

@@ -14,8 +14,6 @@ import functools
 import json
 import multiprocessing
 import os
-import re
-import resource
 import shlex
 import signal
 import threading
@@ -90,7 +88,7 @@ class Pool(abc.ABC):
 
 def run_task(function: Function, path: str | None, task: Any) -> Result:
     """Returns the result of `function(task)`, after storing it in the file `path` if that is not None."""
-    result = function(task) | {"peak_memory": _peak_memory()}
+    result = function(task)
     if path:
         atomic.write_file(path, json.dumps(result).encode())
     return result
@@ -101,14 +99,6 @@ def load_result(path: str) -> Result | None:
     with contextlib.suppress(OSError, ValueError):
         return json.loads(files.read(path))
     return None
-
-
-def _peak_memory() -> int:
-    with contextlib.suppress(OSError, AttributeError), open("/proc/self/status") as file:
-        # getrusage() would include the memory of the parent at the time of the fork.
-        if peak := re.search(r"VmHWM:\s+(\d+) kB", file.read()):
-            return 1024 * int(peak[1])
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def count(requested: int) -> int:

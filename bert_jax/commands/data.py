@@ -63,10 +63,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     seconds = time.monotonic() - begun
     where = "Beam's workers" if flags.beam_args else counted(processes, "worker")
     megabytes = sum(source["bytes"] for source in built.manifest["sources"]) / 1e6
-    print(
-        f"{flags.output}: {seconds:.0f} s, {wording.rate(megabytes / seconds)} MB of text per second on "
-        f"{where}, each with at most {built.peak_memory / 1e6:.0f} MB of memory"
-    )
+    rate = wording.rate(megabytes / seconds)
+    print(f"{flags.output}: {seconds:.0f} s, {rate} MB of text per second on {where}")
     return 0
 
 

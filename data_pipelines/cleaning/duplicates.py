@@ -1,12 +1,12 @@
 """Drops duplicate documents of a corpus of any size: the steps `exact` and `near` of --clean.
 
 1. `tokenizing.tokenize` writes .npy files next to each run of documents (module `sorted_runs`): marks, one
-   row per document in the order of the run; the hashes of the texts, sorted; the MinHash signatures, in the
-   order of the run; the hashes of their bands, sorted.
-2. `find_exact` finds the documents that repeat another one, for one range of the hashes of all runs.
-3. `find_near` finds documents that share a band and whose signatures agree, for one range of the band hashes
-   of all runs; `unite` joins the results of all ranges to groups.
-4. `mark_dropped` writes a mask next to each run that hides the dropped documents from
+   row per document in the order of the run; for `near`, the MinHash signatures in the same order; and for
+   each step the entries in which documents are compared, sorted by band. For `exact`, a document has one
+   entry, the hash of its text; for `near`, one for each band of its signature.
+2. `find` pairs documents with equal entries and, for `near`, documents that share a band and whose signatures
+   agree, for one range of the bands of all runs; `unite` joins the results of all ranges to groups.
+3. `mark_dropped` writes a mask next to each run that hides the dropped documents from
    `sorted_runs.read_documents`.
 
 The document with the smallest key of each group is kept; among equal keys, the first one in the corpus. So
@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from etils import epy
 
 from bert_jax.errors import optional_imports
 from bert_jax.io import files
@@ -35,13 +36,14 @@ from data_pipelines.cleaning.steps import Settings, folded_text
 from data_pipelines.readers import Document
 from data_pipelines.sorted_runs import save_array
 
-# Imported at the first use also because every worker imports this module, and scipy takes 30 MB.
 with optional_imports("cleaning"):
     import rensa
+# Imported at the first use, because every worker imports this module, and scipy takes 30 MB.
+with epy.lazy_imports():
     from scipy import sparse
     from scipy.sparse import csgraph
 
-PARTITION_ENTRIES = 2 << 20  # hashes or band hashes in the memory of one task, about 200 MB
+PARTITION_ENTRIES = 2 << 20  # in the memory of one task, about 200 MB
 PERMUTATIONS = 126  # number of values in a signature; it is divisible by many band sizes
 _SEED = 1
 _SHINGLE_WORDS = 5
@@ -64,8 +66,8 @@ _MARK = np.dtype(
         ("begin", f"S{2 * steps.EXAMPLE_CHARACTERS}"),
     ]
 )
-_HASH = np.dtype([("high", "<u8"), ("low", "<u8"), ("key", "<u8"), ("position", "<u4")])
-_BAND = np.dtype([("band", "<u8"), ("signature", "<u8"), ("key", "<u8"), ("position", "<u4")])
+# Entries with the same band and content are of duplicates.
+_ENTRY = np.dtype([("band", "<u8"), ("content", "<u8"), ("key", "<u8"), ("position", "<u4")])
 _PAIR = np.dtype([("key", "<u8"), ("id", "<u8"), ("other_key", "<u8"), ("other", "<u8")])
 
 RunStage = Callable[[str, Callable[[Any], dict[str, Any]], Sequence[Any]], list[dict[str, Any]]]
@@ -169,34 +171,34 @@ class Writer:
         marks = np.array(self._marks, _MARK)
         order = np.argsort(marks["key"], kind="stable")  # the order of the documents in the run
         marks = marks[order]
+        entries = {}
         if self._exact:
-            hashes = np.empty(len(marks), _HASH)
-            content = np.frombuffer(b"".join(self._hashes), "<u8").reshape(-1, 2)[order]
-            hashes["high"], hashes["low"] = content[:, 0], content[:, 1]
-            hashes["key"], hashes["position"] = marks["key"], np.arange(len(marks))
-            save_array(f"{run}.hashes", hashes[np.argsort(hashes["high"], kind="stable")])
+            hashes = np.frombuffer(b"".join(self._hashes), "<u8").reshape(-1, 1, 2)[order]
+            entries["exact"] = hashes[..., 0], hashes[..., 1]
         if self._near:
             signatures = np.array(self._signatures, "<u4")[order]
-            bands = band_hashes(signatures, band_rows(self._settings.near_duplicate_threshold))
-            entries = np.empty(bands.shape, _BAND)
-            entries["band"] = bands
-            entries["signature"] = band_hashes(signatures, PERMUTATIONS)
-            entries["key"], entries["position"] = marks["key"][:, None], np.arange(len(marks))[:, None]
-            save_array(f"{run}.bands", np.sort(entries.ravel(), order="band", kind="stable"))
+            rows = band_rows(self._settings.near_duplicate_threshold)
+            entries["near"] = band_hashes(signatures, rows), band_hashes(signatures, PERMUTATIONS)
             save_array(f"{run}.signatures", signatures)
+        for step, (bands, content) in entries.items():
+            found = np.empty(bands.shape, _ENTRY)
+            found["band"], found["content"] = bands, content
+            found["key"], found["position"] = marks["key"][:, None], np.arange(len(marks))[:, None]
+            save_array(f"{run}.{step}", np.sort(found.ravel(), order="band", kind="stable"))
         save_array(f"{run}.marks", marks)
 
 
 def remove(run: str) -> None:
     """Deletes a run and all files next to it."""
-    for suffix in ("", ".marks", ".hashes", ".signatures", ".bands", ".dropped"):
+    for suffix in ("", ".marks", ".exact", ".near", ".signatures", ".dropped"):
         files.remove(run + suffix, missing_ok=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class FindTask:
-    """The arguments of `find_exact` and `find_near`: the hashes in [low, high) of all runs."""
+    """The arguments of `find`: the entries of all runs whose band is in [low, high)."""
 
+    step: str
     runs: tuple[str, ...]
     low: int
     high: int
@@ -219,7 +221,7 @@ class MarkTask:
     runs: tuple[str, ...]
     first: int
     end: int
-    pairs: dict[str, tuple[str, ...]]  # the files that `find_exact` and `unite` wrote, by step
+    pairs: dict[str, str]  # the files that `unite` wrote, by step
     output: str
 
 
@@ -245,26 +247,20 @@ def drop(
         return list(tokenized)
     documents = sum(result["stored_documents"] for result in tokenized)
     threshold = settings.near_duplicate_threshold
-
-    def partitions(name: str, entries: int) -> list[FindTask]:
-        count = -(-entries // PARTITION_ENTRIES) or 1
+    pairs = {}
+    for step, entries in (("exact", 1), ("near", PERMUTATIONS // band_rows(threshold))):
+        if step not in settings.steps:
+            continue
+        count = -(-documents * entries // PARTITION_ENTRIES) or 1
         edges = [(number << sorted_runs.KEY_BITS) // count for number in range(count + 1)]
-        return [
-            FindTask(runs, low, high, threshold, path(f"{name}-{number:06d}"))
+        tasks = [
+            FindTask(step, runs, low, high, threshold, path(f"{step}-{number:06d}"))
             for number, (low, high) in enumerate(itertools.pairwise(edges))
         ]
-
-    pairs: dict[str, tuple[str, ...]] = {}
-    if "exact" in settings.steps:
-        tasks = partitions("exact", documents)
-        run_stage("finding duplicates", find_exact, tasks)
-        pairs["exact"] = tuple(task.output for task in tasks)
-    if "near" in settings.steps:
-        tasks = partitions("near", documents * (PERMUTATIONS // band_rows(threshold)))
-        run_stage("finding near duplicates", find_near, tasks)
-        union = UniteTask(tuple(task.output for task in tasks), path("near-groups"))
-        run_stage("grouping near duplicates", unite, [union])
-        pairs["near"] = (union.output,)
+        run_stage(f"finding {_REASONS[step]}s", find, tasks)
+        union = UniteTask(tuple(task.output for task in tasks), path(f"{step}-groups"))
+        run_stage(f"grouping {_REASONS[step]}s", unite, [union])
+        pairs[step] = union.output
     ends = list(itertools.accumulate(len(result["runs"]) for result in tokenized))
     marks = [
         MarkTask(runs, end - len(result["runs"]), end, pairs, path(f"kept-{number:06d}"))
@@ -306,15 +302,15 @@ def merged_report(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-def _entries(task: FindTask, kind: str, field: str) -> tuple[np.ndarray, np.ndarray]:
+def _entries(task: FindTask) -> tuple[np.ndarray, np.ndarray]:
     """Returns the entries of all runs in the range of a task, and the ids of their documents."""
     ranges = []
     for run in task.runs:
-        entries = files.load_array(f"{run}.{kind}")
+        entries = files.load_array(f"{run}.{task.step}")
         # np.searchsorted would copy the whole field first.
-        first = bisect.bisect_left(entries[field], task.low)
+        first = bisect.bisect_left(entries["band"], task.low)
         last_range = task.high >> sorted_runs.KEY_BITS
-        end = len(entries) if last_range else bisect.bisect_left(entries[field], task.high)
+        end = len(entries) if last_range else bisect.bisect_left(entries["band"], task.high)
         ranges.append(np.array(entries[first:end]))
     found = np.concatenate(ranges)
     numbers = np.repeat(np.arange(len(ranges), dtype=np.uint64), list(map(len, ranges)))
@@ -335,32 +331,21 @@ def _pairs(keys: np.ndarray, ids: np.ndarray, firsts: np.ndarray, others: np.nda
     return pairs
 
 
-def find_exact(task: FindTask) -> dict[str, Any]:
-    """Writes pairs of documents with the same hash, the kept one first; they are sorted by the other one."""
-    entries, ids = _entries(task, "hashes", "high")
-    order = np.lexsort((ids, entries["key"], entries["low"], entries["high"]))
-    entries, ids = entries[order], ids[order]
-    firsts = _first_of_each(entries["high"], entries["low"])
-    others = np.flatnonzero(firsts != np.arange(len(firsts)))
-    save_array(task.output, np.sort(_pairs(entries["key"], ids, firsts[others], others), order="other"))
-    return {"pairs": len(others)}
+def find(task: FindTask) -> dict[str, Any]:
+    """Writes pairs of duplicates: a spanning forest of all of them, with the smallest key in each pair.
 
-
-def find_near(task: FindTask) -> dict[str, Any]:
-    """Finds the documents that share a band and whose estimated similarity reaches the threshold.
-
-    Documents with the same signature are paired without a comparison, and only the first of them is compared
-    with others. The documents of a band are sorted by key, which is a random order, and each is compared with
-    the next 64. This covers all pairs of a band of up to 65 documents, and bounds the work where a site
-    repeats a template a million times. The pairs that are written form a spanning forest of all pairs.
+    Documents with equal entries are paired, and for `near` those in a band whose estimated similarity reaches
+    the threshold. The documents of a band are sorted by key, which is a random order, and each is compared
+    with the next 64. This covers all pairs of a band of up to 65 documents, and bounds the work where a site
+    repeats a template a million times.
     """
-    entries, ids = _entries(task, "bands", "band")
-    order = np.lexsort((ids, entries["key"], entries["signature"], entries["band"]))
+    entries, ids = _entries(task)
+    order = np.lexsort((ids, entries["key"], entries["content"], entries["band"]))
     entries, ids = entries[order], ids[order]
-    firsts = _first_of_each(entries["band"], entries["signature"])
+    firsts = _first_of_each(entries["band"], entries["content"])
     twins = np.flatnonzero(firsts != np.arange(len(entries)))
     forest = _spanning_forest(_pairs(entries["key"], ids, firsts[twins], twins))
-    unique = firsts == np.arange(len(entries))
+    unique = firsts == np.arange(len(entries)) if task.step == "near" else np.zeros(len(entries), bool)
     entries, ids = entries[unique], ids[unique]
     order = np.lexsort((ids, entries["key"], entries["band"]))
     bands, keys, ids = entries["band"][order], entries["key"][order], ids[order]
@@ -409,9 +394,9 @@ def _spanning_forest(pairs: np.ndarray) -> np.ndarray:
 
 
 def unite(task: UniteTask) -> dict[str, Any]:
-    """Writes pairs of near duplicates, the kept one first; they are sorted by the other one.
+    """Writes pairs of duplicates, the kept one first; they are sorted by the other one.
 
-    The memory is about 100 bytes for each document with a near duplicate.
+    The memory is about 100 bytes for each document with a duplicate.
     """
     forest = np.zeros(0, _PAIR)
     for name in task.pairs:
@@ -440,8 +425,8 @@ def mark_dropped(task: MarkTask) -> dict[str, Any]:
         run = task.runs[number]
         marks = np.array(files.load_array(f"{run}.marks"))
         dropped = np.zeros(len(marks), bool)
-        for step, names in task.pairs.items():
-            pairs = _of_run(names, number)
+        for step, name in task.pairs.items():
+            pairs = _of_run(name, number)
             positions = (pairs["other"] & np.uint64((1 << _POSITION_BITS) - 1)).astype(np.int64)
             new = ~dropped[positions]
             dropped[positions] = True
@@ -475,15 +460,11 @@ def mark_dropped(task: MarkTask) -> dict[str, Any]:
     }
 
 
-def _of_run(names: Sequence[str], number: int) -> np.ndarray:
+def _of_run(name: str, number: int) -> np.ndarray:
     """Returns the pairs whose dropped document is in a run, sorted by its position."""
-    low, high = (run << _POSITION_BITS for run in (number, number + 1))
-    found = [np.zeros(0, _PAIR)]
-    for name in names:
-        pairs = files.load_array(name)
-        places = bisect.bisect_left(pairs["other"], low), bisect.bisect_left(pairs["other"], high)
-        found.append(np.array(pairs[slice(*places)]))
-    return np.sort(np.concatenate(found), order="other")
+    pairs = files.load_array(name)
+    low, high = (bisect.bisect_left(pairs["other"], run << _POSITION_BITS) for run in (number, number + 1))
+    return np.array(pairs[low:high])
 
 
 def _example(runs: Sequence[str], run: str, position: int, kept: int, reason: str) -> dict[str, str]:

@@ -18,7 +18,8 @@ from bert_jax.errors import UserError, check_installed, optional_imports
 from bert_jax.io import comma_lists, wording
 from bert_jax.io.wording import counted
 from bert_jax.tokenization import normalization
-from data_pipelines.readers import Controls, Document, utf8_size
+from data_pipelines.readers import Controls, Document
+from data_pipelines.readers.documents import utf8_size
 
 with optional_imports("cleaning"):
     import ftfy
@@ -262,8 +263,9 @@ class Cleaner:
 
     def __init__(self, settings: Settings):
         self._settings = settings
-        steps = {step: dict.fromkeys(_SUMS, 0) | {"reasons": {}, "examples": []} for step in settings.steps}
-        self.counts: dict[str, Any] = {"documents": 0, "bytes": 0, "steps": steps}
+        self.counts: dict[str, Any] = {"documents": 0, "bytes": 0, "steps": {}}
+        for step in settings.steps:
+            self.counts["steps"][step] = dict.fromkeys(_SUMS, 0) | {"reasons": {}, "examples": []}
 
     def __call__(self, document: Document) -> Document | None:
         """Returns the cleaned document, or None if it is dropped."""

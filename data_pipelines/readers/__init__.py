@@ -6,60 +6,414 @@ cleaned while it is read: undecodable bytes become U+FFFD, and control character
 `read_documents` say how many.
 """
 
-from data_pipelines.readers.documents import (
-    MAX_DOCUMENT_BYTES,
-    MAX_LINE_BYTES,
-    Controls,
-    Document,
-    Range,
-    split_long,
-    utf8_size,
-)
-from data_pipelines.readers.formats import (
-    AUTO,
-    COUNTS,
-    FORMATS,
-    TEXT_FIELD,
-    has_fields,
-    no_text,
-    presplit,
-    read_documents,
-    resolve_format,
-    skipped,
-)
-from data_pipelines.readers.inputs import (
-    file_digest,
-    file_size,
-    group_ranges,
-    identity,
-    list_inputs,
-    short_names,
-    split_ranges,
+from __future__ import annotations
+
+import bisect
+import collections
+import dataclasses
+import functools
+import glob
+import hashlib
+import itertools
+import os
+import pathlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
+
+from bert_jax.errors import UserError, file_error
+from bert_jax.io import columnar, comma_lists, compression, files, json_files, remote, tfds
+from bert_jax.io.progress import log
+from bert_jax.io.wording import counted
+from data_pipelines.readers import books, tables, text, wikipedia
+from data_pipelines.readers.documents import HEAD_BYTES, Controls, Document, Range, check_head
+
+_STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # the beginning of a bzip2 stream and of its first block
+_LONGEST_STREAM = 32 << 20  # compressed bytes; longer streams are not searched for
+
+
+_HIGH_SKIPPED_FRACTION = 0.01  # of the records; some corpora have a few without text
+AUTO = "auto"
+TEXT_FIELD = "text"
+_BY_SUFFIX = {
+    ".txt": "text",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".xml": "wikipedia_xml",
+    **dict.fromkeys(json_files.LINES_SUFFIXES, "jsonl"),
+}
+
+# The counts of `read_documents` in addition to "documents" and "bytes".
+COUNTS: tuple[str, ...] = (
+    *"undecodable control_characters long_lines long_documents unclosed outside other_namespaces".split(),
+    *"redirects disambiguations broken_pages latin_1_books boilerplate headings".split(),
+    *"bad_lines without_text".split(),
 )
 
-__all__ = [
-    "AUTO",
-    "COUNTS",
-    "FORMATS",
-    "MAX_DOCUMENT_BYTES",
-    "MAX_LINE_BYTES",
-    "TEXT_FIELD",
-    "Controls",
-    "Document",
-    "Range",
-    "file_digest",
-    "file_size",
-    "group_ranges",
-    "has_fields",
-    "identity",
-    "list_inputs",
-    "no_text",
-    "presplit",
-    "read_documents",
-    "resolve_format",
-    "short_names",
-    "skipped",
-    "split_long",
-    "split_ranges",
-    "utf8_size",
-]
+
+def _check_text(path: str, text_field: str) -> None:
+    if files.size(path):
+        with compression.opened(path) as file:
+            check_head(file.read(HEAD_BYTES), path)
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """One format of a corpus.
+
+    Attributes:
+        read: yields the documents that start in a range, and updates the counts.
+        check: raises UserError if the beginning of a file shows that it has another format.
+        splits: the unit at which a file can be split: "bytes", "records", or "" for none.
+        bzip2_streams: whether a .bz2 file of several streams may be split where a stream begins.
+        has_fields: whether a text field is read.
+        sentence_lines: whether a line is a sentence; in other formats, lines are split into sentences.
+    """
+
+    read: Callable[[Range, collections.Counter[str], str, Controls], Iterator[Document]]
+    check: Callable[[str, str], None] = _check_text
+    splits: str = "bytes"
+    bzip2_streams: bool = False
+    has_fields: bool = False
+    sentence_lines: bool = False
+
+
+# By the value of --input_format.
+FORMATS: dict[str, Format] = {
+    "text": Format(text.read, sentence_lines=True),
+    "paragraphs": Format(functools.partial(text.read, presplit=False)),
+    "wikiextractor": Format(wikipedia.read_extracted),
+    "wikipedia_xml": Format(wikipedia.read_xml, bzip2_streams=True),
+    "books": Format(books.read, splits=""),
+    "jsonl": Format(tables.read_jsonl, tables.check_jsonl, has_fields=True),
+    "csv": Format(tables.read_csv, splits="", has_fields=True),
+}
+_COLUMNS = Format(tables.read_columns, tables.check_columns, "records", has_fields=True)
+_TFDS = Format(tables.read_tfds, tables.check_tfds, "records", has_fields=True)
+
+
+def format_of(path: str, name: str) -> Format:
+    """Returns the format of a path: `name`, unless the path is a Parquet or Arrow file or a TFDS data set.
+
+    Raises:
+        UserError: the name is unknown.
+    """
+    if path.startswith(tfds.PREFIX):
+        return _TFDS
+    if columnar.is_columnar(path):
+        return _COLUMNS
+    if name not in FORMATS:
+        raise UserError(f"--input_format={name}: expected {AUTO} or one of {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+def has_fields(paths: Sequence[str], name: str) -> bool:
+    """Returns True if a text field of any of the inputs is read."""
+    return any(format_of(path, name).has_fields for path in paths)
+
+
+def presplit(paths: Sequence[str], name: str) -> bool:
+    """Returns True if all lines of the inputs are sentences, so that nothing is split."""
+    return FORMATS[name].sentence_lines and not has_fields(paths, name)
+
+
+def resolve_format(paths: Sequence[str], name: str, text_field: str) -> str:
+    """Returns the format in which the inputs are read: `name`, or for AUTO the one that the suffixes imply.
+
+    Raises:
+        UserError: the suffixes do not imply one format, or a text field is given and has no effect.
+    """
+    if name == AUTO:
+        others = [path for path in paths if not (path.startswith(tfds.PREFIX) or columnar.is_columnar(path))]
+        suffixes = {files.suffix(compression.strip_suffix(path)): path for path in others}
+        names = {_BY_SUFFIX.get(suffix) for suffix in suffixes} or {"text"}
+        if len(names) > 1 or None in names:
+            raise UserError(
+                f"the suffixes of {', '.join(list(suffixes.values())[:5])} do not imply one format; give "
+                f"--input_format={'|'.join(FORMATS)}"
+            )
+        name = str(names.pop())
+    format_of("", name)
+    if text_field != TEXT_FIELD and not has_fields(paths, name):
+        raise UserError(f"--text_field={text_field} has no effect with --input_format={name}")
+    return name
+
+
+def no_text(paths: Sequence[str], name: str) -> str:
+    """Returns the error message for files without text in their format."""
+    return f"no text in {counted(len(paths), 'file')}, {paths[0]} first: is --input_format={name} right?"
+
+
+def read_documents(
+    range_: Range,
+    format: str,
+    counts: collections.Counter[str] | None = None,
+    text_field: str = TEXT_FIELD,
+    controls: Controls = Controls(),  # noqa: B008 (frozen)
+) -> Iterator[Document]:
+    """Yields the documents that start in a range, in file order.
+
+    The memory is at most that of one document, of at most MAX_DOCUMENT_BYTES, and one line, page or record.
+
+    Args:
+        range_: a range that `split_ranges` returned for the same format.
+        format: one of FORMATS; it is ignored for Parquet and Arrow files and TFDS data sets.
+        counts: updated with "documents", "bytes" and COUNTS: "undecodable" (bytes, or sequences of them, that
+            became U+FFFD); "control_characters" that were dropped or replaced; "long_lines" and
+            "long_documents" that were split or truncated; "unclosed" <doc> and <page> elements; "outside",
+            lines outside <doc> elements (a lower bound: the split into ranges can hide some); and the pages,
+            lines and paragraphs that were dropped.
+        text_field: the field of records that has the text.
+        controls: how control characters are treated.
+
+    Raises:
+        UserError: the format is unknown, or a file does not have the type or the format that it should have.
+        OSError: the file cannot be read.
+    """
+    counts = collections.Counter() if counts is None else counts
+    for document in format_of(range_.path, format).read(range_, counts, text_field, controls):
+        counts["documents"] += document.part == 0
+        yield document
+
+
+def skipped(counts: Mapping[str, int]) -> list[str]:
+    """Returns a message if over 1% of the records (lines of JSON, rows of a table) were skipped."""
+    bad, without = (counts.get(name, 0) for name in ("bad_lines", "without_text"))
+    records = counts.get("documents", 0) + bad + without
+    if bad + without <= _HIGH_SKIPPED_FRACTION * records:
+        return []
+    return [
+        f"{(bad + without) / records:.1%} of the {counted(records, 'record')} were skipped: {bad:,} are "
+        f"damaged or too long, and {without:,} have no text in --text_field"
+    ]
+
+
+def list_inputs(globs: str | Sequence[str], exclude: str = "") -> list[str]:
+    """Returns the files that match the patterns, sorted and without duplicates.
+
+    Args:
+        globs: patterns, or one string of patterns separated by commas. ** matches nested folders, and a
+            folder stands for all files under it that are not hidden. A pattern is a local path or a URL
+            (gs://...); tfds:NAME is a data set that tensorflow-datasets has prepared.
+        exclude: a file or a folder that the command writes, and whose files are not text.
+
+    Raises:
+        UserError: a pattern matches no file, or all files are empty.
+    """
+    patterns = [globs] if isinstance(globs, str) else globs
+    patterns = [path for text in patterns for path in comma_lists.paths(text, lambda path: bool(_glob(path)))]
+    paths: dict[str, str] = {}  # by identity, since one file may be given by several spellings of its path
+    for pattern in patterns:
+        for path in sorted(_find(pattern, exclude)):
+            paths.setdefault(identity(path), path)
+    if not paths:
+        raise UserError("no input; expected files or patterns such as --input='corpus/*.txt'")
+    for path in paths.values():
+        if not files.is_remote(path) and pathlib.Path(path).is_fifo():
+            raise UserError(f"{path} is a pipe, and text is read more than once; write it to a file first")
+    if not any(map(file_size, paths.values())):
+        raise UserError(f"all {len(paths)} input files are empty, {min(paths.values())} first; expected text")
+    return sorted(paths.values())
+
+
+def _find(pattern: str, exclude: str) -> list[str]:
+    if pattern.startswith(tfds.PREFIX):
+        return [tfds.find(pattern)]
+    try:
+        if files.is_remote(pattern):
+            paths = _remote_files(pattern)
+        else:
+            paths = [path for each in _glob(pattern) for path in _of_data_set(each, _files_under(each))]
+    except OSError as error:
+        raise file_error(f"--input={pattern}: cannot be read ({error.strerror or error})", error) from error
+    own = f"{identity(exclude)}/" if exclude else ""
+    paths = [path for path in paths if not own or not f"{identity(path)}/".startswith(own)]
+    if not paths:
+        raise UserError(f"--input={pattern} matches no file; expected text files")
+    return paths
+
+
+def _glob(pattern: str) -> list[str]:
+    return [pattern] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
+
+
+def _files_under(path: str) -> list[str]:
+    """Returns the files in a folder and in the folders and links in it, each once; of a file, itself."""
+    if not os.path.isdir(path):
+        return [path]
+    found: list[str] = []
+    visited: set[str] = set()
+    for folder, folders, names in os.walk(path, onerror=_raise, followlinks=True):
+        if (real := os.path.realpath(folder)) in visited:
+            folders.clear()
+            continue
+        visited.add(real)
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders.sort(key=lambda name: (os.path.islink(os.path.join(folder, name)), name))
+        found += [os.path.join(folder, name) for name in names if not name.startswith(".")]
+    return found
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _of_data_set(folder: str, paths: list[str]) -> list[str]:
+    """Returns the Parquet and Arrow files of a folder that has such files, else all of its files."""
+    data_set = columnar.of_data_set(paths)
+    others = [path for path in paths if not (columnar.is_columnar(path) or path.endswith((".json", ".md")))]
+    if data_set and others:
+        log(f"warning: of {folder}, only the Parquet and Arrow files are read, not {others[0]}")
+    return data_set or paths
+
+
+def _remote_files(pattern: str) -> list[str]:
+    system, bare = remote.file_system(pattern)
+    found = []
+    with remote.errors(pattern):
+        for path in system.glob(bare):
+            if not system.isdir(path):
+                found.append(path)
+                continue
+            under = [file for file in system.find(path) if "/." not in file[len(path) :]]
+            found += _of_data_set(path, [file for file in under if system.size(file) is not None])
+    url, place = pattern.rstrip("/"), bare.rstrip("/")
+    if place and url.endswith(place):
+        # File systems omit the scheme from their paths, and some of them the host.
+        return [f"{url.removesuffix(place)}{path}" for path in found]
+    return [f"{files.scheme(pattern)}://{path.lstrip('/')}" for path in found]
+
+
+def identity(path: str) -> str:
+    """Returns what all spellings of the path of an input have in common."""
+    return path if files.is_remote(path) or path.startswith(tfds.PREFIX) else os.path.realpath(path)
+
+
+def file_size(path: str) -> int:
+    """Returns the size of a file or a TFDS data set, in bytes."""
+    return tfds.size(path) if path.startswith(tfds.PREFIX) else files.size(path)
+
+
+def file_digest(task: tuple[str, str, str]) -> dict[str, Any]:
+    """Returns the size and the SHA-256 of a file, or of all files of a TFDS data set.
+
+    Args:
+        task: the path, the name of its format, and the text field.
+
+    Raises:
+        UserError: as far as its beginning and its columns show, it has another format or lacks the field.
+    """
+    path, format, text_field = task
+    format_of(path, format).check(path, text_field)
+    digest, size = hashlib.sha256(), 0
+    for each in tfds.files(path) if path.startswith(tfds.PREFIX) else [path]:
+        with files.open_read(each) as file:
+            while data := file.read(1 << 20):
+                digest.update(data)
+                size += len(data)
+    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """Returns the paths without the folder that they have in common; for TFDS data sets, their names."""
+    names = [
+        None if path.startswith(tfds.PREFIX) else files.absolute(path).replace(os.sep, "/").split("/")
+        for path in paths
+    ]
+    folders = [name[:-1] for name in names if name]
+    shared = len(os.path.commonprefix(folders)) if folders else 0  # noqa: RUF071 (of lists)
+    return [
+        "/".join(name[shared:]) if name else tfds.builder(path).info.full_name
+        for path, name in zip(paths, names, strict=True)
+    ]
+
+
+def split_ranges(paths: Sequence[str], target_bytes: int, format: str = "text") -> list[Range]:
+    """Splits inputs into ranges of about `target_bytes`.
+
+    An empty file has no range, and a compressed one usually a single range. The ranges depend only on the
+    arguments. Read in this order, they yield the documents in the order of the inputs.
+
+    Args:
+        paths: the inputs, as `list_inputs` returns them.
+        target_bytes: the size of a range.
+        format: one of FORMATS, which determines the files that can be split.
+    """
+    return [
+        range_
+        for path, name in zip(paths, short_names(paths), strict=True)
+        for range_ in _split(path, target_bytes, format, name)
+    ]
+
+
+def _split(path: str, target_bytes: int, format: str, name: str) -> list[Range]:
+    size = file_size(path)
+    number = -(-size // target_bytes)
+    if not number:
+        return []
+    kind = format_of(path, format)
+    if kind.splits == "records":
+        return _split_records(path, name, size, number)
+    compressed = compression.suffix(path)
+    edges = [size * i // number for i in range(number + 1)]
+    if compressed == ".bz2" and kind.bzip2_streams and number > 1:
+        edges = _stream_edges(path, edges)
+    elif not kind.splits or compressed:
+        edges = [0, size]
+    whole = len(edges) == 2 and bool(compressed)
+    return [Range(path, name, a, None if whole else b, b - a) for a, b in itertools.pairwise(edges)]
+
+
+def _split_records(path: str, name: str, size: int, number: int) -> list[Range]:
+    """Returns about `number` ranges of records; those of a Parquet file begin with a row group."""
+    starts: list[int] = []
+    if path.startswith(tfds.PREFIX):
+        records = tfds.builder(path).info.splits[tfds.SPLIT].num_examples
+    else:
+        table = tables.table(path)
+        records, starts = len(table), table.group_starts()
+    edges = sorted({records * i // number for i in range(number + 1)}) if records else []
+    if starts and edges:
+        inside = {starts[bisect.bisect_right(starts, edge) - 1] for edge in edges[:-1]}
+        edges = sorted({*inside, records})
+    return [
+        Range(path, name, a, b, size * b // records - size * a // records)
+        for a, b in itertools.pairwise(edges)
+    ]
+
+
+def _stream_edges(path: str, edges: list[int]) -> list[int]:
+    """Moves each edge to the next start of a bzip2 stream, and drops edges without a stream soon after."""
+    found = {0, edges[-1]}
+    with files.open_read(path) as file:
+        for edge in edges[1:-1]:
+            start = _next_stream(file, edge)
+            if start is None:
+                break  # avoids searching a file of one stream from every edge
+            found.add(start)
+    return sorted(found)
+
+
+def _next_stream(file: BinaryIO, offset: int) -> int | None:
+    file.seek(offset)
+    end, tail = offset + _LONGEST_STREAM, b""
+    while offset < end and (data := file.read(1 << 20)):
+        match = _STREAM.search(tail + data)
+        if match:
+            return offset - len(tail) + match.start()
+        offset += len(data)
+        tail = (tail + data)[-9:]
+    return None
+
+
+def group_ranges(ranges: Sequence[Range], target_bytes: int) -> list[tuple[Range, ...]]:
+    """Groups consecutive ranges to up to `target_bytes`, so that many small files make few tasks."""
+    groups: list[list[Range]] = []
+    size = target_bytes
+    for range_ in ranges:
+        if size + range_.size > target_bytes:
+            groups.append([])
+            size = 0
+        groups[-1].append(range_)
+        size += range_.size
+    return [tuple(group) for group in groups]

@@ -95,13 +95,12 @@ class RowsTask:
     tokenizer: tokenization.Tokenizer
     settings: Mapping[str, Any]  # those in the manifest, without the sources
     output: str
-    passes: int = 1  # over the documents, each of which is `dupe_factor` passes
-    most_tokens: int | None = None  # in all rows; the rows are cut off there
+    times: float = 1.0  # how often the documents are used, times `dupe_factor`
 
     @property
-    def dupe_factor(self) -> int:
-        """The number of passes over the documents."""
-        return self.settings["dupe_factor"] * self.passes
+    def passes(self) -> float:
+        """The number of passes over the documents; the last one may be of some of them."""
+        return self.settings["dupe_factor"] * self.times
 
     def rng(self, purpose: str = "") -> random.Random:
         """Returns the random number generator of the bucket.

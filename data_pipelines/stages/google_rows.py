@@ -21,8 +21,6 @@ from bert_jax.io import files
 from data_pipelines import sorted_runs
 from data_pipelines.stages import buckets, pairs
 
-_BLOCK_TOKENS = 1 << 19
-
 
 class Masker:
     """Masks one sequence after the other.
@@ -124,11 +122,12 @@ def instances(
     tokenizer: tokenization.Tokenizer,
     settings: Mapping[str, Any],
     rng: random.Random,
+    passes: float,
 ) -> Iterator[Instance]:
     """Yields the instances of at least two documents, in the order in which the reference makes them."""
     layout, mask = tokenizer.layout, Masker(tokenizer, settings, rng)
     before, between, end = (ids.tolist() for ids in (layout.before, layout.between, layout.pair_end))
-    factors = settings["short_seq_prob"], settings["dupe_factor"]
+    factors = settings["short_seq_prob"], passes
     length = settings["max_seq_length"]
     for pair in pairs.make_pairs(documents, length, rng, *factors, template=layout.template):
         ids = [*before, *pair.first, *between, *pair.second, *end]
@@ -144,7 +143,7 @@ def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
     here they are first written to a file.
     """
     tokenizer, bucket = task.tokenizer, task.bucket
-    settings = {**task.settings, "dupe_factor": task.dupe_factor}
+    settings = task.settings
     length, predictions = settings["max_seq_length"], settings["max_predictions_per_seq"]
     rng = task.rng()
     dtype = packed.id_dtype(tokenizer.vocab_size)
@@ -152,21 +151,15 @@ def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
     rng.shuffle(documents)
     lengths = [0] * (length + 1)
     counts = {"documents": len(documents), "tokens": 0, "random_next": 0, "predictions": 0}
-    counts["text_tokens"] = sum(document.size for document in documents)
 
     def rows() -> Iterator[bytes]:
-        made = instances(documents, tokenizer, settings, rng)
-        # Instances are made in whole blocks, so that the state of `rng` after a cut does not change.
-        while block := list(itertools.islice(made, max(1, _BLOCK_TOKENS // max(length, predictions)))):
-            for row in block:
-                size = len(row.ids)
-                if task.most_tokens is not None and counts["tokens"] + size / 2 > task.most_tokens:
-                    return
-                lengths[size] += 1
-                counts["tokens"] += size
-                counts["random_next"] += row.next_sentence_label
-                counts["predictions"] += len(row.positions)
-                yield row.encode(length, predictions)
+        for row in instances(documents, tokenizer, settings, rng, task.passes):
+            size = len(row.ids)
+            lengths[size] += 1
+            counts["tokens"] += size
+            counts["random_next"] += row.next_sentence_label
+            counts["predictions"] += len(row.positions)
+            yield row.encode(length, predictions)
 
     unshuffled = task.output + "-unshuffled"
     count, _ = tfrecord.write_records(unshuffled, rows())

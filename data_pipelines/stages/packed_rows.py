@@ -28,17 +28,16 @@ def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
     lengths, per_row = [0] * (length + 1), [0] * (settings["max_sequences_per_row"] + 1)
     counts = dict.fromkeys(("rows", "sequences", "tokens", "labeled", "random_next"), 0)
     counts["documents"] = len(documents)
-    counts["text_tokens"] = sum(document.size for document in documents)
 
     def sequences() -> Iterator[PackedSequence]:
         layout = tokenizer.layout
         if settings["full_sentences"] or settings.get("full_rows"):
             room = layout.room(length, pair=False)
-            passes = _passes(documents, task.dupe_factor, rng)
+            passes = _passes(documents, task.passes, rng)
             fill = pairs.full_sentences if settings["full_sentences"] else pairs.full_rows
             made = fill(passes, room, tokenizer.sep_id)
         else:
-            factors = settings["short_seq_prob"], task.dupe_factor
+            factors = settings["short_seq_prob"], task.passes
             made = pairs.make_pairs(documents, length, rng, *factors, settings["nsp"], layout.template)
         for pair in made:
             second = pair.second or None
@@ -51,8 +50,6 @@ def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
         order = task.rng("/rows")
         for row in pack(sequences(), length, settings["max_sequences_per_row"], order):
             size = sum(len(sequence.ids) for sequence in row)
-            if task.most_tokens is not None and counts["tokens"] + size / 2 > task.most_tokens:
-                return
             per_row[len(row)] += 1
             counts["sequences"] += len(row)
             counts["tokens"] += size
@@ -67,12 +64,12 @@ def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
     return counts | figures | {"bytes": size, "files": []}
 
 
-def _passes(documents: list[sorted_runs.StoredDocument], count: int, rng: random.Random) -> Iterator[Any]:
-    """Yields the documents `count` times, and shuffles them before each pass but the first."""
-    for number in range(count):
-        if number:
+def _passes(documents: list[sorted_runs.StoredDocument], passes: float, rng: random.Random) -> Iterator[Any]:
+    """Yields the documents `passes` times, and shuffles them before each pass but the first."""
+    for number in range(round(passes * len(documents))):
+        if number and number % len(documents) == 0:
             rng.shuffle(documents)
-        yield from documents
+        yield documents[number % len(documents)]
 
 
 def pack(

@@ -36,11 +36,11 @@ def make_pairs(
     max_seq_length: int,
     rng: random.Random,
     short_seq_prob: float = 0.1,
-    dupe_factor: int = 1,
+    passes: float = 1,
     nsp: str = "next",
     template: templates.Template = templates.BERT,
 ) -> Iterator[Pair]:
-    """Yields the pairs of `dupe_factor` passes over all documents, in order.
+    """Yields the pairs of passes over all documents, in order.
 
     Args:
         documents: documents with at least one sentence; at least two documents for "next".
@@ -48,21 +48,21 @@ def make_pairs(
         rng: used in the order of the reference, so a caller that samples the masks of a pair from it before
             it requests the next pair gets the instances of the reference.
         short_seq_prob: the probability of a shorter target length.
-        dupe_factor: the number of passes.
+        passes: the number of passes, which may end within the last one.
         nsp: "next" for next-sentence pairs; "sop" if B always follows A in the text, and the two are swapped
             half the time (ALBERT, Lan et al. 2020, section 3.1); "none" for A only.
         template: the template of a sequence, which determines the number of special tokens.
     """
-    for _ in range(dupe_factor):
-        for index in range(len(documents)):
-            if nsp == "none":
-                budget = template.room(max_seq_length, pair=False)
-                target = _target(budget, rng, short_seq_prob)
-                for segment in _segments(documents[index], target, budget):
-                    yield Pair(segment, [], -1)
-            else:
-                room = template.room(max_seq_length, pair=True)
-                yield from document_pairs(documents, index, room, rng, short_seq_prob, nsp == "sop")
+    for number in range(round(passes * len(documents))):
+        index = number % len(documents)
+        if nsp == "none":
+            budget = template.room(max_seq_length, pair=False)
+            target = _target(budget, rng, short_seq_prob)
+            for segment in _segments(documents[index], target, budget):
+                yield Pair(segment, [], -1)
+        else:
+            room = template.room(max_seq_length, pair=True)
+            yield from document_pairs(documents, index, room, rng, short_seq_prob, nsp == "sop")
 
 
 def full_sentences(documents: Iterable[Document], room: int, sep_id: int) -> Iterator[Pair]:

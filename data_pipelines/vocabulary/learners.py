@@ -26,6 +26,7 @@ from bert_jax.tokenization import albert_text, byte_bpe_files, interface, normal
 from bert_jax.tokenization.interface import SPECIAL_TOKENS
 from bert_jax.tokenization.wordpiece import CONTINUATION, GOOGLE_MAX_WORD_CHARACTERS
 from data_pipelines import readers, sentences
+from data_pipelines.readers.documents import split_long
 from data_pipelines.settings import REQUIRED, CorpusOptions, flag
 
 LEAST_COVERAGE = 0.999
@@ -212,7 +213,7 @@ def sentence_piece(documents: Iterable[readers.Document], options: Options, prog
         for document in documents:
             for line in sentences.split(document):
                 # A character has up to 4 bytes.
-                yield from readers.split_long(normalize(line), _LONGEST_LINE // 4)
+                yield from split_long(normalize(line), _LONGEST_LINE // 4)
         progress.start("learning tokens")
 
     try:

@@ -162,8 +162,8 @@ def test_a_chain_of_near_duplicates_is_one_group(tmp_path):
         write_run(tmp_path, i, [(key, " ".join(text))])
         for i, (key, text) in enumerate(zip(keys, texts, strict=True))
     )
-    find = duplicates.FindTask(runs, 0, 1 << 64, 0.8, str(tmp_path / "pairs"))
-    duplicates.find_near(find)
+    find = duplicates.FindTask("near", runs, 0, 1 << 64, 0.8, str(tmp_path / "pairs"))
+    duplicates.find(find)
     duplicates.unite(duplicates.UniteTask((find.output,), str(tmp_path / "groups")))
     drops = np.load(tmp_path / "groups")
     assert sorted(int(d) >> 32 for d in drops["other"]) == [0, 1, 2, 4, 5, 6]

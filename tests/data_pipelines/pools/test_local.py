@@ -41,7 +41,6 @@ def test_results_come_in_order_and_are_kept(tmp_path, processes):
         (result.get("pid", -1) == os.getpid()) == (processes == 1) for result in results if "pid" in result
     )
     assert json.loads((tmp_path / "5").read_text())["square"] == 25
-    assert 10e6 < results[5]["peak_memory"] < 10e9
     with pools.LocalPool(1) as pool:
         assert pool.run(die, tasks) == results
 

@@ -215,8 +215,8 @@ def test_a_long_line_is_cut(tmp_path, format, unit):
         longest = max(longest, sum(len(text.encode()) for text in document.passages))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert counts["long_lines"] == 1 and max(map(len, pieces), default=0) <= readers.MAX_LINE_BYTES
-    assert longest <= 3 * readers.MAX_DOCUMENT_BYTES + 100
+    assert counts["long_lines"] == 1 and max(map(len, pieces), default=0) <= document_parts.MAX_LINE_BYTES
+    assert longest <= 3 * document_parts.MAX_DOCUMENT_BYTES + 100
     assert peak < 80e6
     if unit not in (b"\x00", b" ", b"\xff"):
         text = "".join(pieces).replace("Before.", "").replace("After.", "")

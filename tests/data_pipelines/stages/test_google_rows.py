@@ -171,8 +171,8 @@ def test_bytes_of_a_large_vocabulary(tmp_path, rule, golden):
         for _ in range(40)
     ]
     fields = dict(max_seq_length=300, max_predictions_per_seq=45, masked_lm_prob=0.15, short_seq_prob=0.1)
-    fields |= dict(dupe_factor=3, whole_word_mask=False) | rule
+    fields |= dict(whole_word_mask=False) | rule
     rng = random.Random(4)
-    content = [one.encode(300, 45) for one in google_rows.instances(documents, large, fields, rng)]
+    content = [one.encode(300, 45) for one in google_rows.instances(documents, large, fields, rng, 3)]
     rng.shuffle(content)
     assert hashlib.sha256(b"".join(content)).hexdigest()[:16] == golden

@@ -58,7 +58,7 @@ def test_pairs_are_runs_of_their_documents(documents, length, seed, short):
 
 def test_random_next_is_from_another_document_and_more_than_half():
     documents = numbered([[[0] * 10] * 40] * 30)
-    made = list(pairs.make_pairs(documents, 64, random.Random(0), dupe_factor=20))
+    made = list(pairs.make_pairs(documents, 64, random.Random(0), passes=20))
     other = [pair for pair in made if pair.second[0][0] != pair.first[0][0]]
     assert all(pair.label for pair in other)
     share = sum(pair.label for pair in made) / len(made)
@@ -93,7 +93,7 @@ def test_sentence_order_pairs_are_neighbors(documents, length, seed, short):
 
 def test_half_of_the_pairs_are_swapped():
     documents = numbered([[[0] * 9] * 30] * 4)
-    made = list(pairs.make_pairs(documents, 64, random.Random(0), dupe_factor=30, nsp="sop"))
+    made = list(pairs.make_pairs(documents, 64, random.Random(0), passes=30, nsp="sop"))
     assert 0.45 < sum(pair.label == 1 for pair in made) / len(made) < 0.55
 
 
