@@ -1,10 +1,11 @@
-"""The programs of every config file, lowered for a platform whose devices need not be attached."""
+"""Digests of parameters and of lowered programs, for every config file."""
 
 import contextlib
 import csv
 import functools
 import importlib.util
 import json
+import os
 from unittest import mock
 
 import flax.linen as nn
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
-from support import processes
+from support import processes, program_digests
 
 from bert_jax import tasks, tokenization
 from bert_jax.inference import attention_maps, embedding, fill_mask
@@ -51,157 +52,42 @@ DEVICES = {
     "tpu": AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu"),
 }
 NO_DROPOUT = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
-ARGUMENTS = {  # of configs that need one
-    "pretrain/large_lamb": "phase1",
-    "finetune/albert": "mrpc",
-    "finetune/bilstm": "mrpc,attention",
-    "finetune/distilbert": "mrpc",
-    "finetune/electra": "mrpc",
-    "finetune/glue": "mrpc",
-    "finetune/hour": "mrpc",
-    "finetune/roberta": "mrpc",
-    "finetune/squad": "v1",
+# Arguments of configs that need one; of some there are several programs.
+ARGUMENTS = {
+    "pretrain/base_gpu": ("1", "8"),
+    "pretrain/large_lamb": ("phase1", "phase2"),
+    "finetune/albert": ("mrpc",),
+    "finetune/bilstm": ("mrpc,attention",),
+    "finetune/distilbert": ("mrpc",),
+    "finetune/electra": ("mrpc",),
+    "finetune/glue": ("stsb", "mnli"),
+    "finetune/hour": ("mrpc",),
+    "finetune/roberta": ("mrpc",),
+    "finetune/squad": ("v1",),
 }
-
-# Tasks without a config file of their own: (config, kind of file, fields).
+# Values that no config file has: {name: (config, fields)}.
+VARIANTS = {
+    "whole words, all layers computed again": (
+        "pretrain/base",
+        {"masking.strategy": "whole_word", "model.remat": "full", "accumulate_steps": 2},
+    ),
+    "spans, left to right, products kept": (
+        "pretrain/base",
+        {"masking.strategy": "span", "model.remat": "dots", "model.causal": True},
+    ),
+    "LAMB without correction, constant rate": (
+        "pretrain/tiny",
+        {"optimizer.name": "lamb_uncorrected", "optimizer.schedule": "constant"},
+    ),
+}
+# Tasks without a config file of their own: {name: (config, kind of file, fields)}.
+_FROZEN = {"frozen": True, "feature_layers": "-1"}
 MORE = {
     "regression": ("classification", "regression", {"task": "regression"}),
     "multilabel": ("classification", "multilabel", {"task": "multilabel"}),
-    "frozen tagging": ("tagging", "tagging", {"frozen": True, "feature_layers": "-1"}),
-    "frozen tagging with a BiLSTM": (
-        "tagging",
-        "tagging",
-        {"frozen": True, "feature_layers": "-1", "head": "bilstm"},
-    ),
+    "frozen tagging": ("tagging", "tagging", _FROZEN),
+    "frozen tagging with a BiLSTM": ("tagging", "tagging", _FROZEN | {"head": "bilstm"}),
 }
-
-
-@contextlib.contextmanager
-def devices_of(accelerator):
-    """A mesh of one device of this kind, which need not be attached."""
-    mesh = AbstractMesh(
-        (1, 1, 1), sharding.AXES, axis_types=(AxisType.Auto,) * 3, abstract_device=DEVICES[accelerator]
-    )
-    with jax.sharding.use_abstract_mesh(mesh), nn.logical_axis_rules(list(sharding.RULES)):
-        yield
-
-
-def lower(function, accelerator, *args, **static):
-    """Returns the jax.stages.Lowered of a program for "cuda" or "tpu", which has a fused kernel where
-    `dispatch` has one."""
-    with devices_of(accelerator), mock.patch.object(cudnn, "check_cudnn_version", return_value=91000):
-        function = function if hasattr(function, "trace") else jax.jit(function)
-        return function.trace(*args, **static).lower(lowering_platforms=(accelerator,))
-
-
-def abstract(tree):
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
-
-
-def parameters(task):
-    return sharding.unbox(jax.eval_shape(task.init_model, jax.random.key(0)))
-
-
-def state(task, optimizer):
-    params = sharding.unbox(jax.eval_shape(task.init, jax.random.key(0)))
-    moments = jax.eval_shape(optimizer.init, params)
-    count = jax.ShapeDtypeStruct((), jnp.int32)
-    return TrainState(count, params, moments, frozen=sharding.unbox(task.frozen()), skipped=count)
-
-
-def configs(folder):
-    """Names of all config files; one that is added is covered."""
-    return [name.partition("/")[2] for name in config_files.names() if name.startswith(f"{folder}/")]
-
-
-def load(name):
-    """A config, with an argument and a teacher where it needs one."""
-    name, argument = config_files.split(name)
-    spec = importlib.util.spec_from_file_location("config", config_files.find(name))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    argument = argument or ARGUMENTS.get(name)
-    config = module.get_config(argument) if argument else module.get_config()
-    if config.distillation.get("init_layers"):
-        config.distillation.teacher = "a teacher"
-    return config
-
-
-def shrink(fields, **changes):
-    """The model of a config with every field but those of its size."""
-    return from_dict(dict(fields) | SMALL | {"vocab_size": 100} | changes)
-
-
-def _write_csv(path, header, rows):
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([header, *rows])
-
-
-def text(first):
-    """Longer than a row, so that every row is full."""
-    return " ".join(f"word{(first + i) % 95}" for i in range(200))
-
-
-def write_files(folder):
-    """Writes a small training file for every kind of task; returns {kind: fields of config.data}."""
-    numbers = range(2 * BATCH)
-    table, tagged, questions = folder / "table.csv", folder / "tagged.jsonl", folder / "questions.jsonl"
-    _write_csv(
-        table,
-        ["a", "b", "label", "score", "topics", "c", "right", "three"],
-        [
-            [
-                text(i),
-                text(i + 1),
-                "yes" if i % 2 else "no",
-                i / 10,
-                "x" if i % 2 else "x;y",
-                text(i + 2),
-                i % 2,
-                "abc"[i % 3],
-            ]
-            for i in numbers
-        ],
-    )
-    words = [f"word{i % 95}" for i in range(200)]
-    tags = ["B-PER" if i % 2 else "O" for i in range(200)]
-    tagged.write_text("".join(json.dumps({"words": words, "tags": tags}) + "\n" for _ in numbers))
-    answers = {"text": ["word3"], "answer_start": [text(0).index("word3")]}
-    row = {"context": text(0), "question": "word1 word2", "answers": answers}
-    questions.write_text("".join(json.dumps(row | {"id": str(i)}) + "\n" for i in numbers))
-    return {
-        "classification": dict(train=str(table), text_a="a", label="label"),
-        "pair": dict(train=str(table), text_a="a", text_b="b", label="label"),
-        "three classes": dict(train=str(table), text_a="a", text_b="b", label="three"),
-        "regression": dict(train=str(table), text_a="a", label="score"),
-        "pair of a regression": dict(train=str(table), text_a="a", text_b="b", label="score"),
-        "multilabel": dict(train=str(table), text_a="a", label="topics"),
-        "multiple_choice": dict(train=str(table), text_a="a", choices="b,c", label="right"),
-        "embedding": dict(train=str(table), text_a="a", text_b="b"),
-        "reranking": dict(train=str(table), text_a="a", text_b="b", negatives="c"),
-        "tagging": dict(train=str(tagged)),
-        "question_answering": dict(train=str(questions)),
-        "vocabulary": str(processes.write_vocabulary(folder / "vocab.txt")),
-    }
-
-
-def finetuning_config(name, files, kind=None):
-    """(config, fields of its data) of a config file under finetune/, or of one of MORE."""
-    given, of_more, fields = MORE.get(name, (name, None, {}))
-    if name == "glue:mnli":
-        kind = "three classes"
-    config = load(f"finetune/{given}")
-    config.update(fields | {"head_size": 16, "encoder_size": 16})
-    config.optimizer.warmup_steps = min(config.optimizer.warmup_steps, 10)  # of 100 steps
-    spec = tasks.get(config.task)
-    data = files[kind or of_more or _FILES[spec.task]]
-    if spec.columns:  # the files of GLUE
-        kind = kind or ("pair of a regression" if spec.task is TextRegression else "pair")
-        config.task = "regression" if spec.task is TextRegression else "classification"
-        data = files[kind]
-    return config, data
-
-
 # The files of each class of tasks.
 _FILES = {
     TextClassification: "classification",
@@ -217,7 +103,108 @@ _FILES = {
 }
 
 
-def make_problem(config, files, data, bert):
+def lower(function, accelerator, *args):
+    """Returns the jax.stages.Lowered of a program for one device of "cuda" or "tpu", which has a fused kernel
+    where `dispatch` has one."""
+    mesh = AbstractMesh(
+        (1, 1, 1), sharding.AXES, axis_types=(AxisType.Auto,) * 3, abstract_device=DEVICES[accelerator]
+    )
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(jax.sharding.use_abstract_mesh(mesh))
+        stack.enter_context(nn.logical_axis_rules(list(sharding.RULES)))
+        stack.enter_context(mock.patch.object(cudnn, "check_cudnn_version", return_value=91000))
+        return jax.jit(function).trace(*args).lower(lowering_platforms=(accelerator,))
+
+
+def _abstract(tree):
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
+
+
+def _parameters(task):
+    return sharding.unbox(jax.eval_shape(task.init_model, jax.random.key(0)))
+
+
+def config_names(folder):
+    """Every config of a folder, with each of its arguments; one that is added is covered."""
+    return [
+        f"{name}:{argument}" if len(ARGUMENTS.get(name, ())) > 1 else name
+        for name in config_files.names()
+        if name.startswith(f"{folder}/")
+        for argument in ARGUMENTS.get(name, ("",))
+    ]
+
+
+def load(name):
+    """A config, with an argument and a teacher where it needs one."""
+    name, argument = config_files.split(name)
+    spec = importlib.util.spec_from_file_location("config", config_files.find(name))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    argument = argument or ARGUMENTS.get(name, ("",))[0]
+    config = module.get_config(argument) if argument else module.get_config()
+    if config.distillation.get("init_layers"):
+        config.distillation.teacher = "a teacher"
+    return config
+
+
+def _shrink(fields, **changes):
+    """The model of a config with every field but those of its size."""
+    return from_dict(dict(fields) | SMALL | {"vocab_size": 100} | changes)
+
+
+def _text(first):
+    """Longer than a row, so that every row is full."""
+    return " ".join(f"word{(first + i) % 95}" for i in range(200))
+
+
+def write_files(folder):
+    """Writes a small training file for every kind of task; returns {kind: fields of config.data}."""
+    numbers = range(2 * BATCH)
+    paths = table, tagged, questions = [folder / name for name in ("table.csv", "tags.jsonl", "squad.jsonl")]
+    with open(table, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["a", "b", "label", "score", "topics", "c", "right", "three"])
+        for i in numbers:
+            label, topics, three = ("no", "yes")[i % 2], ("x;y", "x")[i % 2], "abc"[i % 3]
+            texts = [_text(i + j) for j in range(3)]
+            writer.writerow([*texts[:2], label, i / 10, topics, texts[2], i % 2, three])
+    words, tags = [f"word{i % 95}" for i in range(200)], ["B-PER" if i % 2 else "O" for i in range(200)]
+    tagged.write_text("".join(json.dumps({"words": words, "tags": tags}) + "\n" for _ in numbers))
+    answers = {"text": ["word3"], "answer_start": [_text(0).index("word3")]}
+    row = {"context": _text(0), "question": "word1 word2", "answers": answers}
+    questions.write_text("".join(json.dumps(row | {"id": str(i)}) + "\n" for i in numbers))
+    table, tagged, questions = map(str, paths)
+    return {
+        "classification": dict(train=table, text_a="a", label="label"),
+        "pair": dict(train=table, text_a="a", text_b="b", label="label"),
+        "three classes": dict(train=table, text_a="a", text_b="b", label="three"),
+        "regression": dict(train=table, text_a="a", label="score"),
+        "pair of a regression": dict(train=table, text_a="a", text_b="b", label="score"),
+        "multilabel": dict(train=table, text_a="a", label="topics"),
+        "multiple_choice": dict(train=table, text_a="a", choices="b,c", label="right"),
+        "embedding": dict(train=table, text_a="a", text_b="b"),
+        "reranking": dict(train=table, text_a="a", text_b="b", negatives="c"),
+        "tagging": dict(train=tagged),
+        "question_answering": dict(train=questions),
+        "vocabulary": str(processes.write_vocabulary(folder / "vocab.txt")),
+    }
+
+
+def _finetuning_config(name, files):
+    """(config, fields of its data) of a config under finetune/, or of one of MORE."""
+    given, kind, fields = MORE.get(name, (name, None, {}))
+    config = load(f"finetune/{given}")
+    config.update(fields | {"head_size": 16, "encoder_size": 16})
+    config.optimizer.warmup_steps = min(config.optimizer.warmup_steps, 10)  # of 100 steps
+    spec = tasks.get(config.task)
+    if spec.columns:  # the files of GLUE
+        is_regression = spec.task is TextRegression
+        kind = "pair of a regression" if is_regression else "three classes" if "mnli" in name else "pair"
+        config.task = "regression" if is_regression else "classification"
+    return config, files[kind or _FILES[spec.task]]
+
+
+def _make_problem(config, files, data, bert):
     """(the task, its optimizer and schedule, a batch of training, one of prediction) of a config."""
     config.update(
         dict(max_seq_length=LENGTH, batch_size=BATCH, init_from="the checkpoint of a frozen encoder")
@@ -226,64 +213,49 @@ def make_problem(config, files, data, bert):
     config = task_fields.of_run(config)
     tokenizer, spec = tokenization.load(files["vocabulary"]), tasks.get(config.task)
     task = spec.task(task_fields.of_task(config), spec, None, tokenizer, bert)
-    examples = task.read_training(config.data.train)
-    rows = task.encode(examples)
+    rows = task.encode(task.read_training(config.data.train))
     objective = optimizers.freeze(task.objective(), task.freeze, config.optimizer.freeze)
     update, schedule = make_optimizer(config.optimizer, 100, objective)
-    packs = getattr(task.config, "pack", False)
-    plan = packing.plan(rows, BATCH, 100, 1, RowFlops.of(task.objective())) if packs else None
-    train = next(batches.train_batches(rows, BATCH, 0, 0))
-    if plan:
+    if getattr(task.config, "pack", False):
+        plan = packing.plan(rows, BATCH, 100, 1, RowFlops.of(task.objective()))
         train = next(packing.train_batches(rows, plan, BATCH, 0, 0))
+    else:
+        train = next(batches.train_batches(rows, BATCH, 0, 0))
     predicted = next(batches.eval_batches(rows, BATCH))
-    return objective, update, schedule, abstract(train), abstract(predicted)
+    return objective, update, schedule, _abstract(train), _abstract(predicted)
 
 
-def lower_pretrained_models(lower, target, dtype):
-    """{name: Lowered} of fill-mask, embed and attention maps, as `for_inference` has them compute.
-
-    Args:
-        lower: called with a function, its arguments and its static ones by name.
-        target: the device's.
-    """
-    model = from_dict(SMALL | {"vocab_size": 100}).for_inference(target, dtype)
-    params = parameters(benchmark.make_task(model, LENGTH))
-    ids, one = jax.ShapeDtypeStruct((BATCH, LENGTH), jnp.int32), jax.ShapeDtypeStruct((BATCH,), jnp.int32)
-    lengths, positions = (jax.ShapeDtypeStruct((BATCH, n), jnp.int32) for n in (1, 4))
-
-    def probabilities(params, ids, lengths, positions):
-        return jax.nn.softmax(fill_mask.logits_at(params, ids, lengths, positions, config=model), axis=-1)
-
-    found = {"fill-mask": lower(probabilities, params, ids, lengths, positions)}
-    batch = {"input_ids": ids, "lengths": one, "first_lengths": one}
-    for pooling in embedding.POOLINGS:
-        layers = (1,) if pooling == "pooler" else (0, 1)
-        options = dict(config=model, layers=layers, pooling=pooling, normalize=pooling != "none")
-        found[f"embed {pooling}"] = lower(embedding.features, params, batch, **options)
-    maps = functools.partial(attention_maps.attention_weights, config=attention_maps.computed_as(model))
-    return found | {"attention maps": lower(maps, params["encoder"], batch)}
+def _digest(lowered):
+    return program_digests.digest(lowered.compiler_ir())
 
 
-def lower_for(accelerator, files):
-    """{name: Lowered} of some programs with the kernels of "cuda" or "tpu"."""
+def accelerator_programs(accelerator, files):
+    """{program: digest} of some programs with the kernels of an accelerator."""
     found = {}
+
+    def add(name, function, *args):
+        found[f"for {accelerator}, {name}"] = _digest(lower(function, accelerator, *args))
+
+    def add_train_step(name, task, optimizer, schedule, batch):
+        params = sharding.unbox(jax.eval_shape(task.init, jax.random.key(0)))
+        count = jax.ShapeDtypeStruct((), jnp.int32)
+        moments = jax.eval_shape(optimizer.init, params)
+        state = TrainState(count, params, moments, frozen=sharding.unbox(task.frozen()), skipped=count)
+        step = make_train_step(task, optimizer, schedule)
+        add(f"{name}: train step", step, state, batch, np.uint32(0))
+
     for name in ("pretrain/base", "pretrain/base_gpu", "pretrain/modernbert"):
         config = load(name)
-        task = benchmark.make_task(shrink(config.model, dtype="bfloat16"), LENGTH)
-        optimizer, schedule = make_optimizer(
-            pretrain_config.pretraining(config).optimizer, config.steps, task
-        )
-        batch = abstract(benchmark.synthetic_batch("packed", BATCH, LENGTH, 100))
-        step = make_train_step(task, optimizer, schedule)
-        found[f"{name}: train step"] = lower(step, accelerator, state(task, optimizer), batch, np.uint32(0))
-    config, data = finetuning_config("classification", files)
-    bert = shrink(config.model, dtype="bfloat16", **NO_DROPOUT)
-    task, optimizer, schedule, batch, predicted = make_problem(config, files, data, bert)
-    step = make_train_step(task, optimizer, schedule)
-    lowered = lower(step, accelerator, state(task, optimizer), batch, np.uint32(0))
-    found["finetune/classification: train step"] = lowered
-    lowered = lower(task.predict, accelerator, parameters(task), predicted)
-    return found | {"finetune/classification: prediction": lowered}
+        task = benchmark.make_task(_shrink(config.model, dtype="bfloat16"), LENGTH)
+        made = make_optimizer(pretrain_config.pretraining(config).optimizer, config.steps, task)
+        batch = _abstract(benchmark.synthetic_batch("packed", BATCH, LENGTH, 100))
+        add_train_step(name, task, *made, batch)
+    config, data = _finetuning_config("classification", files)
+    bert = _shrink(config.model, dtype="bfloat16", **NO_DROPOUT)
+    task, *made, batch, predicted = _make_problem(config, files, data, bert)
+    add_train_step("finetune/classification", task, *made, batch)
+    add("finetune/classification: prediction", task.predict, _parameters(task), predicted)
+    return found
 
 
 # What follows is for the processor, on eight devices as conftest.py has them.
@@ -295,92 +267,128 @@ def mesh():
     return sharding.make_mesh(data=2, fsdp=2, tensor=2)
 
 
-def cpu_model(fields, **changes):
+def _cpu_model(fields, **changes):
     """Two layers, so that what is done for every layer is told from what is done once."""
-    return shrink(fields, num_hidden_layers=2, **changes).resolve(platform.target())
+    return _shrink(fields, num_hidden_layers=2, **changes).resolve(platform.target())
 
 
-def _pretraining_task(config, **changes):
-    masking = pretrain_config.pretraining(config).masking.options(LENGTH)
-    return benchmark.make_task(cpu_model(config.model, **changes), LENGTH, masking)
-
-
-def _packed_rows():
-    return abstract(benchmark.synthetic_batch("packed", 2 * BATCH, LENGTH, 100))
-
-
-def _lower_train_step(task, optimizer, schedule, config, batch, accumulate_steps=1):
+def _train_step(task, optimizer, schedule, config, batch, accumulate_steps=1):
     check, limit = finite_check(config.optimizer), config.max_skipped_steps
     step = make_train_step(task, optimizer, schedule, accumulate_steps, check, limit)
     state = abstract_state(task, optimizer, mesh())
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-    return sharding.jit_train_step(step, mesh(), shardings).lower(state, batch, np.uint32(0))
+    return _digest(sharding.jit_train_step(step, mesh(), shardings).lower(state, batch, np.uint32(0)))
 
 
-def lower_pretraining_step(config, **changes):
-    """The train step of a config under pretrain/ with fields of its model changed."""
-    task = _pretraining_task(config, **changes)
-    optimizer, schedule = make_optimizer(pretrain_config.pretraining(config).optimizer, config.steps, task)
-    parts = min(config.accumulate_steps, 2)
-    return _lower_train_step(task, optimizer, schedule, config, _packed_rows(), parts)
+_train_steps: dict[str, str] = {}
 
 
-def lower_pretraining_evaluation(config):
-    task = _pretraining_task(config)
-    optimizer, _ = make_optimizer(pretrain_config.pretraining(config).optimizer, config.steps, task)
-    state = abstract_state(task, optimizer, mesh())
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-    step = sharding.jit_eval_step(make_eval_step(task), mesh(), shardings)
-    return step.lower(state.params, _packed_rows(), np.int32(0), np.uint32(config.seed))
+def pretraining_programs(name):
+    """{program: digest} of a config under pretrain/, or of one of VARIANTS."""
+    given, fields = VARIANTS.get(name, (name, {}))
+    config = load(given)
+    config.update_from_flattened_dict(fields)
+    config.model.update(SMALL)
+    pretraining = pretrain_config.pretraining(config)
+    rows = _abstract(benchmark.synthetic_batch("packed", 2 * BATCH, LENGTH, 100))
+
+    def prepare(**changes):
+        model = _cpu_model(config.model, **changes)
+        task = benchmark.make_task(model, LENGTH, pretraining.masking.options(LENGTH))
+        return task, *make_optimizer(pretraining.optimizer, config.steps, task)
+
+    def train_step(**changes):
+        return _train_step(*prepare(**changes), config, rows, min(config.accumulate_steps, 2))
+
+    key = str([config.steps, config.accumulate_steps, config.model, config.optimizer, config.masking])
+    if key not in _train_steps:  # configs that differ in their size alone share it
+        _train_steps[key] = train_step()
+    found = {f"{name}: train step": _train_steps[key]}
+    if name in ("pretrain/base", "pretrain/large_lamb:phase1"):
+        found[f"{name}: train step without dropout"] = train_step(**NO_DROPOUT)
+    if name in ("pretrain/base", "pretrain/tiny"):
+        task, optimizer, _ = prepare()
+        state = abstract_state(task, optimizer, mesh())
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+        step = sharding.jit_eval_step(make_eval_step(task), mesh(), shardings)
+        lowered = step.lower(state.params, rows, np.int32(0), np.uint32(config.seed))
+        found[f"{name}: evaluation step"] = _digest(lowered)
+    return found
 
 
-def lower_finetuning(config, files, data, **changes):
-    """(train step, prediction) of a config under finetune/. An evaluation is a prediction that is scored."""
-    task, optimizer, schedule, batch, predicted = make_problem(
-        config, files, data, cpu_model(config.model, **changes)
-    )
-    train = _lower_train_step(task, optimizer, schedule, config, batch)
+def finetuning_programs(name, files):
+    """{program: digest} of a config under finetune/, or of one of MORE. An evaluation is a prediction that is
+    scored."""
+    config, data = _finetuning_config(name.removeprefix("finetune/"), files)
+    task, *made, batch, predicted = _make_problem(config, files, data, _cpu_model(config.model))
     replicated = jax.sharding.NamedSharding(mesh(), jax.sharding.PartitionSpec())
     with sharding.on_mesh(mesh()):
-        predict = jax.jit(task.predict, out_shardings=replicated).lower(parameters(task), predicted)
-    return train, predict
+        predict = jax.jit(task.predict, out_shardings=replicated).lower(_parameters(task), predicted)
+    train = _train_step(task, *made, config, batch)
+    return {f"{name}: train step": train, f"{name}: prediction": _digest(predict)}
 
 
-def lower_inference():
-    """{name: Lowered} of fill-mask, embed and attention maps."""
+def inference_programs():
+    """{program: digest} of fill-mask, embed and attention maps, as `for_inference` has them compute."""
+    model = from_dict(SMALL | {"vocab_size": 100}).for_inference(platform.target(), "auto")
+    params = _parameters(benchmark.make_task(model, LENGTH))
+    ids, one = jax.ShapeDtypeStruct((BATCH, LENGTH), jnp.int32), jax.ShapeDtypeStruct((BATCH,), jnp.int32)
+    lengths, positions = (jax.ShapeDtypeStruct((BATCH, n), jnp.int32) for n in (1, 4))
 
-    def lower(function, *args, **static):
-        with sharding.on_mesh(mesh()):
-            function = function if hasattr(function, "lower") else jax.jit(function)
-            return function.lower(*args, **static)
+    def probabilities(params, ids, lengths, positions):
+        return jax.nn.softmax(fill_mask.logits_at(params, ids, lengths, positions, config=model), axis=-1)
 
-    return lower_pretrained_models(lower, platform.target(), "auto")
-
-
-def describe_parameters(config):
-    """Lines "path dtype[shape] split over" of a config's parameters at its real size, under pretrain/."""
-    fields = config.model.to_dict()
-    return _describe_pretrained(
-        from_dict(fields | {"vocab_size": fields["vocab_size"] or 30522, "scan_unroll": 1})
-    )
-
-
-@functools.cache
-def _describe_pretrained(model):
-    return _describe(jax.eval_shape(benchmark.make_task(model, LENGTH).init, jax.random.key(0)))
+    batch = {"input_ids": ids, "lengths": one, "first_lengths": one}
+    maps = functools.partial(attention_maps.attention_weights, config=attention_maps.computed_as(model))
+    with sharding.on_mesh(mesh()):
+        found = {
+            "fill-mask": jax.jit(probabilities).lower(params, ids, lengths, positions),
+            "attention maps": jax.jit(maps).lower(params["encoder"], batch),
+        }
+        for pooling in embedding.POOLINGS:
+            layers = (1,) if pooling == "pooler" else (0, 1)
+            options = dict(config=model, layers=layers, pooling=pooling, normalize=pooling != "none")
+            found[f"embed {pooling}"] = embedding.features.lower(params, batch, **options)
+    return {name: _digest(lowered) for name, lowered in found.items()}
 
 
-def describe_finetuned_parameters(config, files, data):
-    """As `describe_parameters`, under finetune/ and with one small layer."""
-    task = make_problem(config, files, data, cpu_model(config.model))[0]
-    return _describe(jax.eval_shape(task.init_model, jax.random.key(0)))
+def programs(files):
+    """{group: function that returns {program: digest}}, a group for each config and each of its variants."""
+    groups = {
+        name: functools.partial(pretraining_programs, name) for name in (*config_names("pretrain"), *VARIANTS)
+    }
+    groups |= {
+        name: functools.partial(finetuning_programs, name, files)
+        for name in (*config_names("finetune"), *MORE)
+    }
+    groups |= {f"for {name}": functools.partial(accelerator_programs, name, files) for name in DEVICES}
+    return groups | {"inference": inference_programs}
 
 
 def _describe(boxed):
+    """The digest and the number of lines "path dtype[shape] split over"."""
     lines = []
     is_leaf = lambda leaf: isinstance(leaf, nn.Partitioned)  # noqa: E731
     for path, leaf in jax.tree_util.tree_leaves_with_path(boxed, is_leaf=is_leaf):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         split = sharding.partition_spec(leaf.names, leaf.value.shape, mesh())
         lines.append(f"{name} {leaf.value.dtype}{list(leaf.value.shape)} {split}")
-    return lines
+    return f"{program_digests.of_text(os.linesep.join(lines))} {len(lines)}"
+
+
+def parameters(files):
+    """{config: digest of the paths, shapes, dtypes and shardings of its parameters}: those under pretrain/ at
+    their real size, and those under finetune/ with two small layers."""
+    found, described = {}, {}
+    for name in dict.fromkeys(name.partition(":")[0] for name in config_names("pretrain")):
+        fields = load(name).model.to_dict()
+        model = from_dict(fields | {"vocab_size": fields["vocab_size"] or 30522, "scan_unroll": 1})
+        if model not in described:
+            init = benchmark.make_task(model, LENGTH).init
+            described[model] = _describe(jax.eval_shape(init, jax.random.key(0)))
+        found[name] = described[model]
+    for name in ("classification", "squad", "tagging", "multiple_choice", *MORE):
+        config, data = _finetuning_config(name, files)
+        task = _make_problem(config, files, data, _cpu_model(config.model))[0]
+        found[f"finetune/{name}"] = _describe(jax.eval_shape(task.init_model, jax.random.key(0)))
+    return found

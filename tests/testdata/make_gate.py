@@ -20,7 +20,7 @@ sys.path[:0] = [str(TESTS), str(TESTS.parent)]
 
 import conftest  # noqa: E402, F401  (the devices and flags of the tests, before jax is imported)
 from support import lowering, recorded  # noqa: E402
-from support.gate import inputs, losses, programs, workdirs  # noqa: E402
+from support.gate import inputs, losses, workdirs  # noqa: E402
 
 SECTIONS = ("programs", "parameters", "records", "losses", "conversions", "predictions", "ends")
 
@@ -30,9 +30,9 @@ def compute(section, folder):
     if section in ("programs", "parameters"):
         files = lowering.write_files(folder)
         if section == "parameters":
-            return programs.parameters(files)
+            return lowering.parameters(files)
         found = {}
-        for name, group in programs.programs(files).items():
+        for name, group in lowering.programs(files).items():
             print(f"lowering {name}", flush=True)
             found |= group()
         return found | {"jax": recorded.jax_version()}
