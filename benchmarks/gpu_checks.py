@@ -88,8 +88,7 @@ def gradients(args) -> None:
     import numpy as np
     import optax
 
-    from bert_jax.models.config import EncoderConfig
-    from bert_jax.models.execution import Execution
+    from bert_jax.models.config import EncoderConfig, Execution
     from bert_jax.parallel import sharding
     from bert_jax.runs import benchmark
 
@@ -141,7 +140,7 @@ def step(args) -> None:
     import jax
     import ours
 
-    from bert_jax.kernels import check, dispatch
+    from bert_jax.kernels import dispatch
 
     args.output.mkdir(parents=True, exist_ok=True)
     variant = measure.variant(args.variant)
@@ -151,8 +150,6 @@ def step(args) -> None:
         made, of_row, _ = ours.pretraining(args, variant, ours.one_device())
         took = time.perf_counter() - began
     print(f"{name}: {', '.join(sorted(map(str, choices)))}")
-    for result in check.results():
-        print(f"  {result.kernel}: {result.problem or 'as XLA'}, {result.difference}, {result.seconds:.1f} s")
     print(f"  made in {took:.1f} s, of which compiling {made.fields['compile_seconds']:.1f} s", flush=True)
     (args.output / f"{name}.hlo.gz").write_bytes(gzip.compress(made.program.as_text().encode()))
     seconds = measure.timed(made.call, 10, warm_up=3)

@@ -184,7 +184,7 @@ def probe() -> dict[str, Any]:
         "wrong_matmuls": wrong,
         "x64": bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
         "crc32c": google_crc32c.implementation,
-        "kernels": [dataclasses.asdict(kernel_check.run(kernel, config)) for kernel in kernels],
+        "kernels": [(kernel.name, *kernel_check.run(kernel, config)) for kernel in kernels],
     }
 
 
@@ -235,13 +235,12 @@ def check_backend(probed: Mapping[str, Any], present: Sequence[str]) -> Iterator
         yield Check("compilation", PROBLEM, f"matmuls are wrong: {wrong}", fix)
     else:
         yield Check("compilation", OK, f"matmuls are correct ({probed['compile_seconds']:.1f} s)")
-    for result in probed["kernels"]:
-        name = result["kernel"]
-        if result["problem"]:
+    for name, problem, difference in probed["kernels"]:
+        if problem:
             fix = "runs use XLA instead, so none is needed; please report this line"
-            yield Check("kernels", WARNING, f"{name}: {result['problem']}", fix)
+            yield Check("kernels", WARNING, f"{name}: {problem}", fix)
         else:
-            yield Check("kernels", OK, f"{name}: agrees with XLA to {result['difference']:.1%}")
+            yield Check("kernels", OK, f"{name}: agrees with XLA to {difference:.1%}")
     if not probed["kernels"]:
         others = ", ".join(f"{kernel.name} ({kernel.platform})" for kernel in dispatch.KERNELS)
         yield Check("kernels", OK, f"{probed['platform']} uses none; other platforms use {others}")

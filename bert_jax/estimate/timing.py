@@ -14,7 +14,6 @@ import numpy as np
 from bert_jax.estimate.collectives import KINDS
 from bert_jax.estimate.hlo import Array, Computation, Instruction, Module, Visit, trip_count, walk
 from bert_jax.estimate.tpus import Chip
-from bert_jax.kernels.tpu import residual
 
 _PARAMETER = re.compile(r" parameter\((\d+)\)$")
 
@@ -96,7 +95,7 @@ def compute(
         kernels += visit.times * (source == "schedule")
         if source == "bytes":
             added[instruction.target or instruction.opcode] += visit.times
-        if source and instruction.target == KERNEL and f"/{residual.SCOPE}/" not in instruction.op_name:
+        if source and instruction.target == KERNEL:
             attention += visit.times
             unscheduled += visit.times * (source == "bytes")
     flops = matrix_flops(module)

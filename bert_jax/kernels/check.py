@@ -8,8 +8,6 @@ together, so that all of them compile the same programs. A check takes about as 
 
 from __future__ import annotations
 
-import dataclasses
-import time
 from collections.abc import Callable
 
 import jax
@@ -21,44 +19,17 @@ from bert_jax.errors import UserError
 from bert_jax.io.wording import first_line
 from bert_jax.kernels import dispatch, platform
 from bert_jax.kernels.attention import attention
-from bert_jax.kernels.dispatch import LANES, AttentionCase, KernelSpec, ResidualCase
-from bert_jax.kernels.dropout import dropout
-from bert_jax.kernels.layer_norm import layer_norm, rms_norm
-from bert_jax.kernels.tpu.residual import norm_and_input, residual_norm
+from bert_jax.kernels.dispatch import LANES, AttentionCase, KernelSpec
 
 # Largest allowed difference of the output and of each gradient, relative to its norm. Two correct programs
 # differ by the rounding of bfloat16, in which a TPU also multiplies float32: by 0.7% to 1.3% where the
 # kernels are interpreted. A wrong mask, or one wrong row in a hundred, differs by more than this bound.
 BOUND = 0.03
 
-# The longest rows have several blocks, or segments, of each kernel.
-_ROWS, _LENGTH, _LONG, _LONGER = 2, 128, 384, 1152
-_EPSILON = 1e-12
+# Rows that models of long rows may have consist of several blocks, or segments, of each kernel.
+_ROWS, _SHORT, _LONG = 2, 384, 1152
 
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """Result of the check of one kernel.
-
-    Attributes:
-        kernel: name of the kernel, such as "attention=pallas".
-        problem: what is wrong, in one line; "" if nothing is wrong.
-        difference: largest relative difference; None if the kernel gave no result.
-        seconds: duration of the check, including compilation.
-    """
-
-    kernel: str
-    problem: str
-    difference: float | None
-    seconds: float
-
-
-_results: dict[tuple[str, str], Result] = {}  # of the checks that `ensure` has made in this process
-
-
-def results() -> list[Result]:
-    """Returns the results of the checks that `ensure` has made in this process, in their order."""
-    return list(_results.values())
+_checked: set[tuple[str, str]] = set()  # kernels and models of `ensure` in this process
 
 
 def ensure(config, log: Callable[[str], None] = print) -> None:
@@ -73,150 +44,95 @@ def ensure(config, log: Callable[[str], None] = print) -> None:
     Raises:
         UserError: a kernel failed that the configuration requests by name.
     """
-    missing = [kernel for kernel in candidates(config) if (kernel.name, repr(config)) not in _results]
-    if not missing:
-        return
-    results = [run(kernel, config) for kernel in missing]
-    failed = np.array([bool(result.problem) for result in results])
-    if jax.process_count() > 1:
-        failed = multihost_utils.process_allgather(failed).reshape(-1, len(failed)).any(axis=0)
-    for result, has_failed in zip(results, failed, strict=True):
-        _results[result.kernel, repr(config)] = result
-        if not has_failed:
+    for kernel in candidates(config):
+        if (kernel.name, repr(config)) in _checked:
             continue
-        problem = result.problem or "on another process of this run"
-        dispatch.disable_kernel(result.kernel, problem)
-        if result.kernel == f"attention={config.execution.attention}":
-            raise UserError(f"{result.kernel} failed its check on this device: {problem}; use attention=auto")
-        log(f"warning: {result.kernel} failed its check on this device and is not used: {problem}")
+        _checked.add((kernel.name, repr(config)))
+        problem, _ = run(kernel, config)
+        if jax.process_count() > 1 and multihost_utils.process_allgather(np.array(bool(problem))).any():
+            problem = problem or "on another process of this run"
+        if not problem:
+            continue
+        dispatch.disable_kernel(kernel.name, problem)
+        if kernel.implementation == config.execution.attention:
+            raise UserError(f"{kernel.name} failed its check on this device: {problem}; use attention=auto")
+        log(f"warning: {kernel.name} failed its check on this device and is not used: {problem}")
 
 
 def candidates(config) -> list[KernelSpec]:
     """Returns the kernels that a model may use on this device, in any layer and at any length."""
     target = platform.target()
-    attention_case = AttentionCase(_dtype(config), head_size=config.head_dim, bias=config.position == "alibi")
-    residual_case = ResidualCase(None, config.hidden_size, config.norm_placement, config.norm)
-    return [
-        kernel
-        for operation, case in (("attention", attention_case), ("residual", residual_case))
-        for kernel in dispatch.kernels(operation, config.execution.attention, target.platform)
-        if kernel.why_not(case, target) is None
-    ]
+    case = AttentionCase(_dtype(config), head_size=config.head_dim, bias=config.position == "alibi")
+    kernels = dispatch.kernels(config.execution.attention, target.platform)
+    return [kernel for kernel in kernels if kernel.why_not(case, target) is None]
 
 
-def run(kernel: KernelSpec, config) -> Result:
-    """Compares a kernel with its XLA form for the dtype, sizes and dropout rates of an `EncoderConfig`."""
-    began = time.monotonic()
-    differences = {"attention": _attention_differences, "residual": _residual_differences}[kernel.operation]
+def run(kernel: KernelSpec, config) -> tuple[str, float | None]:
+    """Compares a kernel with its XLA form for an `EncoderConfig`, in global and in local layers.
+
+    Returns:
+        What is wrong, in one line ("" if nothing is), and the largest relative difference of the results and
+        the gradients (None if the kernel gave no result).
+    """
+    length = _LONG if config.max_position_embeddings > dispatch.LONGEST_WHOLE_ROW else _SHORT
+    # XLA computes local attention in blocks, whose dropout masks are others.
+    rates = {config.local_window: 0.0, 0: config.attention_probs_dropout_prob}
+    difference = 0.0
     try:
-        difference = max(float(x) for x in differences(kernel, config))
-        # A difference of NaN is a problem too, because the comparison is then False.
-        problem = "" if difference <= BOUND else f"it differs from the XLA form by {difference:.1%}"
+        for window, rate in rates.items():
+            if kernel.why_not(AttentionCase(dropout_rate=rate), platform.target()) is not None:
+                rate = 0.0
+            case = AttentionCase(_dtype(config), length, None, config.head_dim, rate, window)
+            if kernel.why_not(case, platform.target()) is None:
+                found = _difference(kernel.implementation, config, case)
+                difference = float(np.maximum(found, difference))
     except Exception as error:  # whatever a compiler or a driver raises
-        difference, problem = None, first_line(error)
-    return Result(kernel.name, problem, difference, time.monotonic() - began)
+        return first_line(error), None
+    # NaN is a problem too, because the comparison is then False.
+    problem = "" if difference <= BOUND else f"it differs from the XLA form by {difference:.1%}"
+    return problem, difference
 
 
 def _dtype(config):
     return dispatch.resolve_dtype(config.execution.dtype, platform.target())
 
 
-def _differences(fused, plain, arguments, weights):
-    """Returns the relative differences of the results and the gradients of two functions of `arguments`."""
-
-    def value_and_gradients(form, arguments):
-        def loss(*arguments):
-            out = form(*arguments).astype(jnp.float32)
-            return jnp.sum(weights * jnp.sin(out)), out * (weights != 0)
-
-        (_, out), gradients = jax.value_and_grad(loss, tuple(range(len(arguments))), has_aux=True)(*arguments)
-        return out, *gradients
-
-    @jax.jit  # one program, so that only one has to be compiled
-    def compare(arguments):
-        both = (value_and_gradients(form, arguments) for form in (fused, plain))
-        return [_relative(*pair) for pair in zip(*both, strict=True)]
-
-    return compare(arguments)
-
-
-def _relative(left, right):
-    left, right = left.astype(jnp.float32), right.astype(jnp.float32)
-    return jnp.linalg.norm((left - right).ravel()) / jnp.maximum(jnp.linalg.norm(right.ravel()), 1e-30)
-
-
-def _attention_differences(kernel, config):
-    """Yields the differences in global layers, and in local ones of rows of one and of several segments."""
-    longest = _LONGER if config.max_position_embeddings > dispatch.LONGEST_WHOLE_ROW else _LENGTH
-    cases = [(longest, 0, config.attention_probs_dropout_prob)]
-    if window := config.local_window:
-        # Without dropout, whose masks are others where XLA computes local attention in blocks.
-        cases += [(length, window, 0.0) for length in sorted({_LONG, max(_LONG, longest)})]
-    for length, window, rate in cases:
-        case = AttentionCase(_dtype(config), length, None, config.head_dim, rate, window)
-        if kernel.why_not(case, platform.target()) is not None:
-            if window or kernel.why_not(dataclasses.replace(case, dropout_rate=0.0), platform.target()):
-                continue
-            rate = 0.0
-        yield from _differences(*_attention_forms(kernel.implementation, config, length, window, rate))
-
-
-def _attention_forms(implementation, config, length, window, rate):
+def _difference(implementation, config, case) -> float:
     rng = np.random.default_rng(0)
     # Two blocks of lanes, since the Pallas kernel computes in blocks of lanes.
-    heads = max(2, 2 * LANES // config.head_dim)
-    shape = (_ROWS, length, heads, config.head_dim)
-    arrays = [jnp.asarray(rng.normal(size=shape), _dtype(config)) for _ in range(3)]
-    # The biases are one array, because the gradient of a key's bias alone is 0 up to rounding.
-    biases = jnp.asarray(rng.normal(size=(3, *shape[2:])), jnp.float32)
+    shape = (_ROWS, case.length, max(2, 2 * LANES // config.head_dim), config.head_dim)
+    query, key, value = (jnp.asarray(rng.normal(size=shape), _dtype(config)) for _ in range(3))
+    biases = tuple(jnp.asarray(rng.normal(size=(3, *shape[2:])), jnp.float32))
     # The first row has two sequences and padding, whose outputs do not matter; the second has one sequence.
     ids = np.ones(shape[:2], np.int32)
-    ids[0, 50:], ids[0, 110:] = 2, 0
+    ids[0, 150:], ids[0, 330:] = 2, 0
     weights = jnp.asarray(rng.normal(size=shape) * (ids > 0)[:, :, None, None], jnp.float32)
-    angles = rng.uniform(0, 9, (_ROWS, length, 1, config.head_dim // 2))
+    angles = rng.uniform(0, 9, (_ROWS, case.length, 1, config.head_dim // 2))
+    options = dict(
+        angles=(jnp.cos(angles), jnp.sin(angles)) if config.position == "rotary" else None,
+        causal=config.causal,
+        window=case.window,
+        dropout_rate=case.dropout_rate,
+        dropout_key=jax.random.key(1) if case.dropout_rate else None,
+        # As steep as the slopes of a model of eight heads.
+        slopes=np.float32(2.0 ** -(1 + np.arange(shape[2]) % 8)) if config.position == "alibi" else None,
+    )
 
-    def form(implementation):
-        return lambda query, key, value, biases: attention(
-            query,
-            key,
-            value,
-            jnp.asarray(ids),
-            implementation=implementation,
-            biases=tuple(biases),
-            angles=(jnp.cos(angles), jnp.sin(angles)) if config.position == "rotary" else None,
-            causal=config.causal,
-            window=window,
-            # As steep as the slopes of a model of eight heads.
-            slopes=np.float32(2.0 ** -(1 + np.arange(heads) % 8)) if config.position == "alibi" else None,
-            dropout_rate=rate,
-            dropout_key=jax.random.key(1) if rate else None,
-        )
+    def differentiate(implementation, inputs):
+        def attend(query, key, value, biases):
+            out = attention(
+                query, key, value, ids, implementation=implementation, biases=biases, **options
+            ).astype(jnp.float32)
+            return jnp.sum(weights * jnp.sin(out)), out * (weights != 0)
 
-    return form(implementation), form("xla"), (*arrays, biases), weights
+        (_, out), (*gradients, of_biases) = jax.value_and_grad(attend, range(4), has_aux=True)(*inputs)
+        # The gradients of biases are one array: that of a key's bias alone is 0 but for rounding.
+        return [out, *gradients, jnp.stack(of_biases)]
 
+    @jax.jit  # one program, so that only one has to be compiled
+    def compare(inputs):
+        pairs = zip(*(differentiate(one, inputs) for one in (implementation, "xla")), strict=True)
+        pairs = [(one.astype(jnp.float32).ravel(), other.astype(jnp.float32).ravel()) for one, other in pairs]
+        return [jnp.linalg.norm(one - other) / jnp.linalg.norm(other) for one, other in pairs]
 
-def _residual_differences(kernel, config):
-    rng = np.random.default_rng(0)
-    shape = (_ROWS, _LENGTH, config.hidden_size)
-    x, h = (jnp.asarray(rng.normal(size=shape), _dtype(config)) for _ in range(2))
-    bias, scale, offset = (jnp.asarray(rng.normal(size=shape[2:]), jnp.float32) for _ in range(3))
-    weights = jnp.asarray(rng.normal(size=shape), jnp.float32)
-    rate, key = config.hidden_dropout_prob, jax.random.key(1)
-
-    def fused_pre(x, h, scale, offset):
-        normed, x = norm_and_input(config.norm, x, scale, offset, _EPSILON)
-        return x + h * normed
-
-    def plain_pre(x, h, scale, offset):
-        norm = {"layernorm": layer_norm, "rmsnorm": rms_norm}[config.norm]
-        return x + h * norm(x, scale, offset, _EPSILON)
-
-    def fused_post(x, h, bias, scale, offset):
-        return residual_norm(x, h, bias, scale, offset, epsilon=_EPSILON, rate=rate, key=key)
-
-    def plain_post(x, h, bias, scale, offset):
-        return layer_norm(x + dropout(h + bias.astype(h.dtype), key, rate), scale, offset, _EPSILON)
-
-    if config.norm_placement == "pre":
-        return _differences(fused_pre, plain_pre, (x, h, scale, offset), weights)
-    return _differences(fused_post, plain_post, (x, h, bias, scale, offset), weights)
+    return float(np.max(compare((query, key, value, biases))))

@@ -1,4 +1,4 @@
-"""The table of which implementation computes an operation.
+"""The table of which implementation computes attention.
 
 The choice depends on platform, dtype, shape, dropout, window and bias, and no other code decides by platform.
 Every choice comes with its reason, for the run's log. The module does not import jax, so that a configuration
@@ -12,10 +12,8 @@ import contextvars
 import dataclasses
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.kernels import segments
 
 # Number of lanes of a TPU's vector registers, which determines the layout of the Pallas kernels.
 LANES = 128
@@ -24,9 +22,12 @@ LANES = 128
 LONGEST_WHOLE_ROW = 512
 # Longest row of its kernel without a window: the gradients of the queries, float32 [L, 128], have to fit.
 LONGEST_ROW = 8192
-# The residual kernel holds a few float32 blocks of [128, 1024] in vector memory at a time.
-RESIDUAL_TOKENS = 128
-MAX_RESIDUAL_FEATURES = 1024
+# Longest row of local layers that is computed as one segment.
+LONGEST_SEGMENT = 1024
+# Longest window of rows of several segments: more do not fit into the vector memory of TPU v4.
+_LONGEST_WINDOW = 128
+_WINDOW_OF_SMALLEST_HEAD = 256  # likewise
+_SMALLEST_HEAD = 16  # eight of them fill a block of lanes
 
 DTYPES = ("auto", "float32", "bfloat16")
 
@@ -76,32 +77,14 @@ class AttentionCase:
 
 
 @dataclasses.dataclass(frozen=True)
-class ResidualCase:
-    """What the implementation of a sublayer's norm, and of what it is computed with, depends on.
-
-    Attributes:
-        length: number of tokens of a row; None is unknown.
-        features: features of a token.
-        placement: "post": dropout, sum and norm at the end of the sublayer; "pre": the norm at its start.
-        norm: "layernorm" or "rmsnorm".
-    """
-
-    length: int | None = None
-    features: int | None = None
-    placement: str = "post"
-    norm: str = "layernorm"
-
-
-@dataclasses.dataclass(frozen=True)
 class Choice:
-    """An implementation, and the reason for choosing it."""
+    """An implementation of attention, and the reason for choosing it."""
 
-    operation: str
     implementation: str
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.operation}: {self.implementation} ({self.reason})"
+        return f"attention: {self.implementation} ({self.reason})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +92,6 @@ class KernelSpec:
     """A fused kernel.
 
     Attributes:
-        operation: "attention" or "residual".
         implementation: the value of `model.attention` that requests it.
         platform: the platform that the kernel is made for.
         why_not: function (case, target) that returns why the kernel cannot compute this case, as the end of
@@ -117,33 +99,33 @@ class KernelSpec:
         is_pallas: whether it is written in Pallas, which also runs on a CPU, by interpretation.
     """
 
-    operation: str
     implementation: str
     platform: str
-    why_not: Callable[[Any, Target], str | None]
+    why_not: Callable[[AttentionCase, Target], str | None]
     is_pallas: bool = True
 
     @property
     def name(self) -> str:
         """Returns the name of the kernel in messages, such as `attention=pallas`."""
-        return f"{self.operation}={self.implementation}"
+        return f"attention={self.implementation}"
 
 
-_SMALLEST_HEAD = 16  # of the Pallas kernel: eight of them fill a block of lanes
-_WINDOW_OF_SMALLEST = 256  # keys and masks of larger ones do not fit into the vector memory of TPU v4
 _NO_BIAS = "adds no bias to the logits (position=alibi)"
 _NO_DROPOUT = "has no dropout on the attention probabilities (set attention_probs_dropout_prob=0)"
 
 
-def _pallas_attention(case: AttentionCase, target: Target) -> str | None:
+def _pallas(case: AttentionCase, target: Target) -> str | None:
     length, heads, size = case.length, case.heads, case.head_size
-    if length is not None and (length % LANES or (length > LONGEST_ROW and not case.window)):
-        return f"needs rows of a multiple of {LANES} tokens up to {LONGEST_ROW}, not {length}"
-    longest = None if length is None else segments.longest_window(length)
-    if size == _SMALLEST_HEAD and (length or 0) > LONGEST_WHOLE_ROW:
-        longest = _WINDOW_OF_SMALLEST if longest is None else longest
-    if longest is not None and case.window > longest:
-        return f"needs a local_window of at most {longest} in rows of {length} tokens, not {case.window}"
+    if length is not None:
+        if length % LANES or (length > LONGEST_ROW and not case.window):
+            return f"needs rows of a multiple of {LANES} tokens up to {LONGEST_ROW}, not {length}"
+        longest: float = case.window
+        if length > LONGEST_SEGMENT:
+            longest = _LONGEST_WINDOW if not (length % 256 and length % 384) else _LONGEST_WINDOW // 2
+        elif length > LONGEST_WHOLE_ROW and size == _SMALLEST_HEAD:
+            longest = _WINDOW_OF_SMALLEST_HEAD
+        if case.window > longest:
+            return f"needs a local_window of at most {longest} in rows of {length} tokens, not {case.window}"
     if size is not None and (LANES % size or size < _SMALLEST_HEAD):
         return f"needs heads of {_SMALLEST_HEAD}, 32, 64 or {LANES} features, not {size}"
     if size is not None and heads is not None and heads * size % LANES:
@@ -181,24 +163,13 @@ def _cudnn(case: AttentionCase, target: Target) -> str | None:
     return None
 
 
-def _pallas_residual(case: ResidualCase, target: Target) -> str | None:
-    if case.placement == "post" and case.norm != "layernorm":
-        return "needs LayerNorm where norms follow the sums (norm_placement=post, norm=layernorm)"
-    if case.length is not None and case.length % RESIDUAL_TOKENS:
-        return f"needs rows of a multiple of {RESIDUAL_TOKENS} tokens, not {case.length}"
-    if case.features is not None and (case.features % LANES or case.features > MAX_RESIDUAL_FEATURES):
-        return f"needs a multiple of {LANES} features up to {MAX_RESIDUAL_FEATURES}, not {case.features}"
-    return None
-
-
 # In the order of preference for "auto".
 KERNELS = (
-    KernelSpec("attention", "pallas", "tpu", _pallas_attention),
-    KernelSpec("attention", "splash", "tpu", _splash),
-    KernelSpec("attention", "cudnn", "gpu", _cudnn, is_pallas=False),
-    KernelSpec("residual", "pallas", "tpu", _pallas_residual),
+    KernelSpec("pallas", "tpu", _pallas),
+    KernelSpec("splash", "tpu", _splash),
+    KernelSpec("cudnn", "gpu", _cudnn, is_pallas=False),
 )
-ATTENTIONS = ("auto", "xla", "pallas", "splash", "cudnn")  # the values of `model.attention`
+ATTENTIONS = ("auto", "xla", *(kernel.implementation for kernel in KERNELS))  # values of `model.attention`
 
 # Kernels that failed their check in this process, with the problem; see `bert_jax.kernels.check`.
 _disabled: dict[str, str] = {}
@@ -209,19 +180,16 @@ def disable_kernel(name: str, problem: str) -> None:
     _disabled[name] = problem
 
 
-def kernels(operation: str, requested: str, platform: str) -> list[KernelSpec]:
-    """Returns the kernels of an operation that a value of `model.attention` allows on a platform.
+def kernels(requested: str, platform: str) -> list[KernelSpec]:
+    """Returns the kernels that a value of `model.attention` allows on a platform.
 
-    "xla" allows none, for either operation. On a CPU, "pallas" and "splash" are interpreted, which is slow.
+    "xla" allows none. On a CPU, "pallas" and "splash" are interpreted, which is slow.
     """
-    if requested == "xla":
-        return []
     is_interpreted = platform == "cpu" and requested != "auto"
     return [
         kernel
         for kernel in KERNELS
-        if kernel.operation == operation
-        and (requested in ("auto", kernel.implementation) or operation == "residual")
+        if requested in ("auto", kernel.implementation)
         and (kernel.platform == platform or (is_interpreted and kernel.is_pallas))
     ]
 
@@ -237,38 +205,22 @@ def choose_attention(requested: str, case: AttentionCase, target: Target) -> Cho
     Raises:
         UserError: a kernel is requested by name that cannot compute this, or failed its check.
     """
-    choice = _choose("attention", requested, case, target)
-    if choice.implementation != requested and requested != "auto":
-        raise UserError(f"attention={requested} cannot be used: {choice.reason}; use attention=auto, or xla")
-    return choice
-
-
-def choose_residual(requested: str, case: ResidualCase, target: Target) -> Choice:
-    """Returns the implementation of a sublayer's norm, and the reason for choosing it.
-
-    Args:
-        requested: `model.attention`, of which "xla" also rules out the residual kernel.
-        case: what is computed.
-        target: the device that it is computed on.
-    """
-    return _choose("residual", requested, case, target)
-
-
-def _choose(operation, requested, case, target):
     reasons, choice = [], None
-    for kernel in kernels(operation, requested, target.platform):
+    for kernel in kernels(requested, target.platform):
         problem = kernel.why_not(case, target)
         if problem is None and kernel.name in _disabled:
             problem = f"failed its check on this device ({_disabled[kernel.name]})"
         if problem is None:
             reason = f"the fused kernel of {kernel.platform}" if requested == "auto" else "as configured"
-            choice = Choice(operation, kernel.implementation, reason)
+            choice = Choice(kernel.implementation, reason)
             break
         reasons.append(f"{kernel.implementation} {problem}")
     if choice is None:
         missing = f"{target.platform} has no fused kernel" + (" of this name" if requested != "auto" else "")
         reason = "as configured" if requested == "xla" else "; ".join(reasons) or missing
-        choice = Choice(operation, "xla", reason)
+        choice = Choice("xla", reason)
+        if requested not in ("auto", "xla"):
+            raise UserError(f"attention={requested} cannot be used: {reason}; use attention=auto, or xla")
     if (choices := _recording.get()) is not None and choice not in choices:
         choices.append(choice)
     return choice

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import re
@@ -11,27 +10,12 @@ from pathlib import Path
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
-import numpy as np
-from absl import logging
 from etils import epy
 
-from bert_jax.io.wording import first_line
 from bert_jax.kernels.dispatch import Target
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
     from jax.experimental.pallas import tpu as pltpu
-
-# Compute capability by device kind for devices that are not attached: data center GPUs older than Ampere.
-_OLDER_GPUS = {
-    "K80": "3.7",
-    "M60": "5.2",
-    "P4": "6.1",
-    "P40": "6.1",
-    "P100": "6.0",
-    "V100": "7.0",
-    "T4": "7.5",
-}
 
 
 def target_platform() -> str:
@@ -55,28 +39,23 @@ def shards(axis: str) -> int:
 def target() -> Target:
     """Returns the device that is being traced for; see `target_platform`."""
     platform = target_platform()
-    if platform != "gpu":
-        return _of_platform(platform)
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    if jax.default_backend() == "gpu":
-        here = jax.local_devices()[0]
-        if device is None or device.device_kind == here.device_kind:
-            return target_of(here)
-    return Target(platform, _of_kind("" if device is None else device.device_kind))
+    if platform == "gpu" and jax.default_backend() == "gpu":
+        return target_of(jax.local_devices()[0])
+    return _of_platform(platform)
+
+
+def _of_platform(platform):
+    # Processes may have different processors, and need one dtype.
+    if platform == "cpu" and jax.process_count() == 1 and multiplies_bfloat16():
+        return Target(platform, "bfloat16")
+    return Target(platform)
 
 
 def target_of(device: jax.Device) -> Target:
     """Returns the `Target` of a device, which need not be attached."""
-    if device.platform != "gpu":
-        return _of_platform(device.platform)
-    return Target("gpu", str(getattr(device, "compute_capability", "")) or _of_kind(device.device_kind))
-
-
-def _of_platform(platform: str) -> Target:
-    # Processes may have different processors, and need one dtype.
-    if platform != "cpu" or jax.process_count() > 1 or not multiplies_bfloat16():
-        return Target(platform)
-    return Target(platform, "bfloat16")
+    if device.platform == "gpu":
+        return Target("gpu", str(getattr(device, "compute_capability", "")))
+    return _of_platform(device.platform)
 
 
 _PROCESSORS = Path("/proc/cpuinfo")
@@ -93,42 +72,16 @@ def processor_fields() -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in lines}
 
 
-@functools.cache
 def multiplies_bfloat16() -> bool:
     """Returns whether this machine's CPU has units for products of bfloat16, and XLA computes with them.
 
-    The first call computes one product and warns if it is wrong. The result is also False if XLA's flag
-    `xla_cpu_max_isa` names an older instruction set, and on other systems than Linux.
+    It is False if XLA's flag `xla_cpu_max_isa` names an older instruction set, and on other systems than
+    Linux.
     """
     limit = re.search(r"--xla_cpu_max_isa=(\w+)", os.environ.get("XLA_FLAGS", ""))
     if limit and not limit[1].upper().startswith(("AMX", "AVX512_BF16")):
         return False
-    if _UNITS.isdisjoint(processor_fields().get("flags", "").split()):
-        return False
-    try:
-        problem = "" if _is_exact() else "a product of integers differs"
-    except Exception as error:  # whatever a compiler raises
-        problem = first_line(error)
-    if problem:
-        logging.warning(
-            "this CPU's units for bfloat16 failed their check, and model.dtype=auto is float32: %s", problem
-        )
-    return not problem
-
-
-def _is_exact() -> bool:
-    """Returns whether a product of small integers in bfloat16 is exact on this CPU."""
-    left, right = (np.random.default_rng(i).integers(-8, 9, (128, 128)) for i in range(2))
-    with jax.ensure_compile_time_eval(), jax.default_device(jax.devices("cpu")[0]):
-        product = jax.jit(lambda a, b: jnp.dot(a, b, preferred_element_type=jnp.float32))
-        found = product(left.astype(jnp.bfloat16), right.astype(jnp.bfloat16))
-    return np.array_equal(found, left @ right)
-
-
-def _of_kind(kind: str) -> str:
-    """Returns the compute capability of GPUs of this kind; "" if it is unknown, or 8.0 or newer."""
-    words = re.split(r"[\s-]+", kind)
-    return next((_OLDER_GPUS[word] for word in words if word in _OLDER_GPUS), "")
+    return not _UNITS.isdisjoint(processor_fields().get("flags", "").split())
 
 
 # Of TPU v4 and older, the smallest.

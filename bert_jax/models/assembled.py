@@ -6,9 +6,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from bert_jax.models.config import EncoderConfig
+from bert_jax.models.config import EncoderConfig, Execution
 from bert_jax.models.encoder import Encoder, Pooler
-from bert_jax.models.execution import Execution
 from bert_jax.models.heads import classification
 from bert_jax.models.heads.pretraining import MaskedLanguageModelHead, ReplacedTokenHead
 from bert_jax.models.heads.structures import MASKED_LM, TOKENS, ClassificationHead, MaskedLMHead

@@ -1,16 +1,16 @@
-"""Configuration of an encoder: what it computes. How it is computed is in `execution`."""
+"""Configuration of an encoder: what it computes, and how: dtype, kernels, rematerialization and loops."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import Target
-from bert_jax.models.config_checks import check_fields, option, validate
-from bert_jax.models.execution import Execution
+from bert_jax.models.config_checks import check_fields, option
 
 # Other names of the same activations: google-research/bert after February 2019 calls the tanh version
 # "gelu_new".
@@ -197,6 +197,65 @@ class Architecture:
 
 
 @dataclasses.dataclass(frozen=True)
+class Execution:
+    """Settings for how a model is computed; none of them changes the parameters or the function."""
+
+    dtype: str = option(
+        "auto",
+        "of activations and matrix products: `bfloat16` on TPUs, on GPUs but NVIDIA's before Ampere, and on "
+        "CPUs with AMX_BF16 or AVX512_BF16, else `float32`; `config.json` records what it became, and a run "
+        "that resumes on another platform keeps it. "
+        "Parameters are float32. On NVIDIA GPUs XLA computes float32 products in TF32, on TPUs in one "
+        "bfloat16 pass",
+        choices=dispatch.DTYPES,
+    )
+    attention: str = option(
+        "auto",
+        "`xla`; `cudnn` (NVIDIA from Ampere on; bfloat16, rows of an even length, heads of a multiple of 8 "
+        "up to 128); `pallas` (TPU, rows of a multiple of 128 up to 8,192 tokens, of any length in local "
+        "layers, heads of 16, 32, 64 or 128); `splash` (TPU, rows of a multiple of 128 tokens). cuDNN and "
+        "splash have "
+        "no attention dropout, cuDNN has no `local_window`, and neither has `alibi`. `auto` takes the first "
+        "that can compute the case, else `xla`; an implementation that is named and cannot is an error",
+        choices=dispatch.ATTENTIONS,
+        resume="free",
+    )
+    remat: str = option(
+        "none",
+        "rematerialization, which trades time for memory: `full` keeps only the input of each layer for the "
+        "backward pass, `dots` also the results of matrix products",
+        choices=("none", "full", "dots"),
+        resume="free",
+    )
+    scan_unroll: int = option(
+        1,
+        "layers that are compiled as one block; 0 is all: faster steps, longer compilation. On CPUs, 0 is 1 "
+        "in training more than 4 layers in float32, where larger blocks are slower; and with `remat` it is "
+        "1, because only a loop frees memory",
+        maximum=10_000,
+        resume="free",
+    )
+
+    def for_inference(self, target: Target, dtype: str = "auto") -> Execution:
+        """Returns the settings for computing a checkpoint on a device, wherever it was trained.
+
+        Kernels are chosen again for the device, unless the checkpoint was trained without kernels, and there
+        is no rematerialization. By default the dtype is the one used in training, or the device's default if
+        that was "auto"; CPUs and GPUs without bfloat16 products always compute in float32.
+
+        Args:
+            target: the device.
+            dtype: "auto", "float32" or "bfloat16".
+        """
+        if dtype == "auto":
+            dtype = "float32" if target.platform == "cpu" else dispatch.resolve_dtype("auto", target)
+            if dtype != "float32" and self.dtype != "auto":
+                dtype = self.dtype
+        attention = "xla" if self.attention == "xla" else "auto"
+        return dataclasses.replace(self, dtype=dtype, remat="none", attention=attention)
+
+
+@dataclasses.dataclass(frozen=True)
 class EncoderConfig(Architecture):
     """An architecture and how it is computed."""
 
@@ -208,7 +267,47 @@ class EncoderConfig(Architecture):
             object.__setattr__(self, "hidden_act", act)
         check_fields(self)
         check_fields(self.execution)
-        validate(self)
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        """Raises UserError if fields contradict each other."""
+        is_rotary = self.position == "rotary"
+        is_changed = {
+            name: getattr(self, name) != getattr(EncoderConfig, name)
+            for name in ("position_offset", "rotary_theta", "local_rotary_theta", "first_attention_norm")
+        }
+        contradictions = {
+            "hidden_size must be a multiple of num_attention_heads": (
+                self.hidden_size % self.num_attention_heads
+            ),
+            "position=rotary needs heads of an even size": is_rotary and self.head_dim % 2,
+            "position=sinusoid needs embeddings of an even width": (
+                "sinusoid" in self.position and self.embedding_width % 2
+            ),
+            "position_offset needs position=learned and must be less than max_position_embeddings": (
+                is_changed["position_offset"]
+                and not (self.position == "learned" and self.position_offset < self.max_position_embeddings)
+            ),
+            "rotary_theta needs position=rotary": is_changed["rotary_theta"] and not is_rotary,
+            "local_rotary_theta needs position=rotary and a local_window": (
+                is_changed["local_rotary_theta"] and not (is_rotary and self.local_window)
+            ),
+            "local_window needs a global layer every 2 layers or more, such as local_window=64 with "
+            "global_every=3": bool(self.local_window) != (self.global_every > 1),
+            "first_attention_norm=False needs norm_placement=pre": (
+                is_changed["first_attention_norm"] and self.norm_placement != "pre"
+            ),
+            "layer_groups must be at most num_hidden_layers, without local_window and with "
+            "first_attention_norm=True": (
+                self.layer_groups > self.num_hidden_layers
+                or (self.layer_groups and (self.local_window or not self.first_attention_norm))
+            ),
+        }
+        for requirement, is_violated in contradictions.items():
+            if is_violated:
+                names = [name for name in re.findall(r"[a-z_]+", requirement) if hasattr(self, name)]
+                values = ", ".join(f"{name}={getattr(self, name)}" for name in dict.fromkeys(names))
+                raise UserError(f"{requirement}; the model has {values}")
 
     @property
     def head_dim(self) -> int:

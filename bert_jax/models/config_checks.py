@@ -1,4 +1,4 @@
-"""Declares the fields of configurations, and checks their values and the combinations of an encoder's."""
+"""Declares the fields of configurations, and checks their values."""
 
 from __future__ import annotations
 
@@ -101,45 +101,3 @@ def check_fields(config: Any) -> None:
     for declared in dataclasses.fields(config):
         if "field" in declared.metadata:
             check(declared.name, getattr(config, declared.name), declared.metadata["field"])
-
-
-def validate(c: Any) -> None:
-    """Raises UserError if fields of an `EncoderConfig` contradict each other."""
-    default, rotary = type(c), c.position == "rotary"
-    checks = {
-        f"hidden_size={c.hidden_size} must be a multiple of num_attention_heads={c.num_attention_heads}": (
-            not c.hidden_size % c.num_attention_heads
-        ),
-        f"position=rotary needs heads of an even size, not {c.head_dim}": not (rotary and c.head_dim % 2),
-        f"position={c.position} needs embeddings of an even width, not {c.embedding_width}": (
-            c.position not in ("sinusoid", "scaled_sinusoid") or not c.embedding_width % 2
-        ),
-        f"position_offset={c.position_offset} needs position=learned": (
-            not c.position_offset or c.position == "learned"
-        ),
-        f"position_offset={c.position_offset} must be less than max_position_embeddings": (
-            c.position_offset < c.max_position_embeddings
-        ),
-        f"rotary_theta={c.rotary_theta:g} needs position=rotary": (
-            c.rotary_theta == default.rotary_theta or rotary
-        ),
-        f"local_rotary_theta={c.local_rotary_theta:g} needs position=rotary and a local_window": (
-            c.local_rotary_theta == default.local_rotary_theta or (rotary and c.local_window)
-        ),
-        f"local_window={c.local_window} and global_every={c.global_every}: expected a window and a global "
-        "layer every 2 layers or more, as 64 and 3, or 0 and 1 for global layers alone": (
-            bool(c.local_window) == (c.global_every > 1)
-        ),
-        "first_attention_norm=False needs norm_placement=pre": (
-            c.first_attention_norm or c.norm_placement == "pre"
-        ),
-        f"layer_groups={c.layer_groups} must be at most num_hidden_layers={c.num_hidden_layers}": (
-            c.layer_groups <= c.num_hidden_layers
-        ),
-        f"layer_groups={c.layer_groups}: layers that share their parameters can have no local_window, and "
-        "need first_attention_norm=True": not c.layer_groups
-        or (not c.local_window and c.first_attention_norm),
-    }
-    for problem, is_met in checks.items():
-        if not is_met:
-            raise UserError(problem)

@@ -38,4 +38,4 @@ class CrossAttention(Module):
             return gather_positions(self.output(self.value(vectors)), sequence_ids - 1)
 
         drop = self.dropout(self.config.hidden_dropout_prob, deterministic)
-        return self.add_sublayer(x, self.layer_norm, read, identity, drop, is_fused=False)
+        return self.add_sublayer(x, self.layer_norm, read, identity, drop)

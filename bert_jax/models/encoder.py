@@ -73,15 +73,14 @@ class EncoderLayer(Module):
             gate, value = self.intermediate(x)
             return activate(gate) * value
 
-        is_fused = not (config.attention_adapter or config.output_adapter)  # the kernel has no adapter
         drop = self.dropout(config.hidden_dropout_prob, deterministic)
         x = self.add_sublayer(
-            x, self.attention_norm, attend, self.attention_output, drop, self.attention_adapter, is_fused
+            x, self.attention_norm, attend, self.attention_output, drop, self.attention_adapter
         )
         if vectors is not None:
             x = self.cross_attention(x, vectors, sequence_ids, deterministic)
         drop = self.dropout(config.inner_dropout_rate, deterministic)
-        x = self.add_sublayer(x, self.output_norm, feed, self.output, drop, self.output_adapter, is_fused)
+        x = self.add_sublayer(x, self.output_norm, feed, self.output, drop, self.output_adapter)
         intermediates.sow_if_requested(self, intermediates.LAYERS, x)
         return x
 

@@ -6,7 +6,6 @@ Parameters are float32 and have logical axis names; computations use the configu
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,11 +14,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.kernels import dispatch, platform
 from bert_jax.kernels.dropout import dropout
 from bert_jax.kernels.layer_norm import layer_norm, rms_norm
 from bert_jax.kernels.matmul import compute_dtype, dense, dense_halves, pack, unpack
-from bert_jax.kernels.tpu.residual import norm_and_input, residual_norm
 from bert_jax.models.config import EncoderConfig
 
 Initializer = Callable[..., jax.Array]
@@ -164,10 +161,7 @@ class Dense(nn.Module):
 
 
 class Norm(nn.Module):
-    """A norm in `NORMS` with its parameters.
-
-    If `fused` is given, it is called with the parameters in place of the norm, and x is not cast.
-    """
+    """A norm in `NORMS` over the last axis, with its parameters."""
 
     normalize: Callable[..., jax.Array]
     epsilon: float
@@ -175,8 +169,8 @@ class Norm(nn.Module):
     use_bias: bool = True
 
     @nn.compact
-    def __call__(self, x: jax.Array, fused: Callable | None = None) -> Any:
-        """Returns the norm of x over its last axis, or the result of `fused`."""
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns the norm of x [..., F]."""
 
         def parameter(name: str, init: Initializer) -> Any:
             boxed = nn.with_logical_partitioning(init, ("norm",))
@@ -184,8 +178,6 @@ class Norm(nn.Module):
 
         scale = parameter("scale", nn.initializers.ones)
         bias = parameter("bias", nn.initializers.zeros) if self.use_bias else None
-        if fused is not None:
-            return fused(x, scale, bias, self.epsilon)
         return self.normalize(x.astype(self.dtype), scale, bias, self.epsilon)
 
 
@@ -262,7 +254,6 @@ class Module(nn.Module):
         project: Callable[..., Any],
         drop: Dropout,
         adapter: Callable[[jax.Array], jax.Array] = identity,
-        is_fused: bool = True,
     ) -> jax.Array:
         """Returns the states [B, L, H] after a sublayer f.
 
@@ -273,38 +264,13 @@ class Module(nn.Module):
             x: states [B, L, H] before the sublayer.
             norm: a `Norm`, or the identity.
             inner: the sublayer without its output projection.
-            project: the output projection, a `Dense` if `is_fused`.
+            project: the output projection.
             drop: dropout of the sublayer's result.
             adapter: applied to the sublayer's result after dropout, or the identity.
-            is_fused: whether a kernel may compute the norm, if there is one for the device and the shape.
         """
-        config = self.config
-        _, length, features = x.shape
-        case = dispatch.ResidualCase(length, features, config.norm_placement, config.norm)
-        requested = config.execution.attention if is_fused and norm is not identity else "xla"
-        # Parameters are initialized with a few tokens, for which there are no kernels.
-        if self.is_initializing() or requested == "xla":
-            has_kernel = False
-        else:
-            choice = dispatch.choose_residual(requested, case, platform.target())
-            has_kernel = choice.implementation != "xla"
-        if config.norm_placement == "pre":
-            if has_kernel:
-                normed, x = norm(x, functools.partial(norm_and_input, config.norm))
-            else:
-                normed = norm(x)
-            return x + adapter(drop(project(inner(normed))))
-        if not has_kernel:
-            return norm(x + adapter(drop(project(inner(x)))))
-        out, bias = project(inner(x), separate_bias=True)
-        key = drop.key
-
-        def fused(x, scale, offset, epsilon):
-            zeros = jnp.zeros(x.shape[-1:], jnp.float32)
-            added, offset = (zeros if one is None else one for one in (bias, offset))
-            return residual_norm(x, out, added, scale, offset, epsilon=epsilon, rate=drop.rate, key=key)
-
-        return norm(x, fused)
+        if self.config.norm_placement == "pre":
+            return x + adapter(drop(project(inner(norm(x)))))
+        return norm(x + adapter(drop(project(inner(x)))))
 
     def norm(self, name: str | None = None) -> Norm:
         """Returns the configured norm."""

@@ -14,8 +14,7 @@ from typing import Any
 
 from etils import epy
 
-from bert_jax.models.config import Architecture, EncoderConfig, from_dict
-from bert_jax.models.execution import Execution
+from bert_jax.models.config import Architecture, EncoderConfig, Execution, from_dict
 from bert_jax.settings import config_fields
 from bert_jax.settings.config_fields import Part, amount, fixed, free, option, share
 

@@ -51,7 +51,7 @@ def test_backends(monkeypatch):
     assert check(wrong_matmuls={"bfloat16": 0.4})["compilation"].status == PROBLEM
     assert check(x64=True)["precision"].status == WARNING
     assert check(crc32c="python")["checksums"].status == WARNING
-    kernel = {"kernel": "attention=splash", "problem": "differs by 3%", "difference": 0.03}
+    kernel = ["attention=splash", "differs by 3%", 0.03]
     assert "differs by 3%" in check(kernels=[kernel])["kernels"].detail
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     assert check(["tpu"])["devices"].fix == "unset JAX_PLATFORMS"

@@ -51,9 +51,6 @@ def test_a_kernel_with_a_schedule_takes_the_longer_of_it_and_its_bytes():
 def test_attention_flops_are_left_out_where_there_is_no_kernel():
     text = TRAIN_STEP.replace("tpu_custom_call", "AllocateBuffer")
     assert timing.compute(hlo.parse(text), V5E, attention_flops=197e9).added_seconds == 0
-    text = TRAIN_STEP.replace("splash_mha_fwd", "output_norm/residual_norm/shard_map/pallas_call")
-    found = timing.compute(hlo.parse(text), V5E, attention_flops=197e9)
-    assert found == timing.compute(MODULE, V5E)
 
 
 @pytest.mark.parametrize(

@@ -8,111 +8,93 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.kernels import check, dispatch, platform
-from bert_jax.kernels.tpu import blocks, residual, whole_rows
+from bert_jax.kernels.tpu import blocks, whole_rows
 from bert_jax.models import sizes
 
 MODEL = sizes.named("tiny", vocab_size=60, dtype="float32")
-MODERN = MODEL.replace(
-    position="rotary", norm_placement="pre", norm="rmsnorm", norm_bias=False, local_window=64, global_every=2
-)
-PALLAS, RESIDUAL, SPLASH = "attention=pallas", "residual=pallas", "attention=splash"
+MODERN = MODEL.replace(position="rotary", local_window=64, global_every=2)
+PALLAS = "attention=pallas"
 
 
 @pytest.fixture(autouse=True)
 def tpu(monkeypatch):
     monkeypatch.setattr(platform, "target_platform", lambda: "tpu")
     monkeypatch.setattr(platform, "interprets_kernels", lambda: True)
-    monkeypatch.setattr(check, "_results", {})
+    monkeypatch.setattr(check, "_checked", set())
     monkeypatch.setattr(dispatch, "_disabled", {})
 
 
-def chosen(requested="auto", rate=0.1):
+def chosen(rate):
     case = dispatch.AttentionCase("float32", 128, 2, 64, rate)
-    return dispatch.choose_attention(requested, case, platform.target()).implementation
+    return dispatch.choose_attention("auto", case, platform.target()).implementation
 
 
-def problems(model):
+def warnings_of(model):
     lines = []
     check.ensure(model, lines.append)
-    return {kernel: result.problem for (kernel, _), result in check._results.items()}, lines
+    return lines
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("model", [MODEL, MODERN], ids=["bert", "modern"])
 def test_kernels_that_are_right_are_used(model):
-    found, lines = problems(model)
-    assert found == dict.fromkeys((PALLAS, SPLASH, RESIDUAL), "") and lines == []
-    assert check.results()[0].difference < check.BOUND
-    assert chosen() == "pallas"
+    for kernel in check.candidates(model):
+        problem, difference = check.run(kernel, model)
+        assert problem == "" and difference < check.BOUND
+    assert warnings_of(model) == [] and chosen(0.1) == "pallas"
 
 
-def wrong_gradient(monkeypatch):
-    true = whole_rows._backward
-
+def wrong_gradient(true):
     def broken(options, *references):
         true(options, *references)
         references[-5][...] = references[-5][...] * 1.05  # the gradient of the key
 
-    monkeypatch.setattr(whole_rows, "_backward", broken)
+    return broken
 
 
-def raising(monkeypatch):
+def wrong_angles(true):
+    return lambda *arguments, **options: true(*arguments, **options) * 1.1
+
+
+def raising(true):
     def broken(*arguments):
         raise NotImplementedError("Mosaic failed to compile\nand says much more of it")
 
-    monkeypatch.setattr(whole_rows, "_forward", broken)
+    return broken
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "break_it, problem",
+    "module, name, broken, model, problem",
     [
-        (wrong_gradient, "differs from the XLA form"),
-        (raising, "NotImplementedError: Mosaic failed to compile"),
+        (whole_rows, "_backward", wrong_gradient, MODEL, "differs from the XLA form"),
+        (whole_rows, "_forward", raising, MODEL, "NotImplementedError: Mosaic failed to compile"),
+        (blocks, "rotated", wrong_angles, MODERN, "differs from the XLA form"),
     ],
 )
-def test_a_broken_kernel_gives_one_warning_and_is_not_used(monkeypatch, break_it, problem):
-    break_it(monkeypatch)
-    _, lines = problems(MODEL)
-    assert len(lines) == 1 and PALLAS in lines[0] and problem in lines[0]
-    assert (chosen(), chosen(rate=0.0)) == ("xla", "splash")
-    check._results.clear()
+def test_a_broken_kernel_gives_one_warning_and_is_not_used(monkeypatch, module, name, broken, model, problem):
+    monkeypatch.setattr(module, name, broken(getattr(module, name)))
+    (line,) = warnings_of(model)
+    assert PALLAS in line and problem in line
+    assert (chosen(0.1), chosen(0.0)) == ("xla", "splash")
     with pytest.raises(UserError, match=f"{PALLAS} failed its check"):
-        check.ensure(MODEL.replace(attention="pallas"))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("module, name", [(residual, "_pre_backward"), (blocks, "rotated")])
-def test_a_broken_kernel_of_a_model_with_norms_first(monkeypatch, module, name):
-    true = getattr(module, name)
-
-    def broken(*arguments, **options):
-        if module is blocks:
-            return true(*arguments, **options) * 1.1
-        true(*arguments, **options)
-        arguments[4][...] = arguments[4][...] * 1.1
-        return None
-
-    monkeypatch.setattr(module, name, broken)
-    found, _ = problems(MODERN)
-    assert found[PALLAS if module is blocks else RESIDUAL] and sum(map(bool, found.values())) == 1
+        check.ensure(model.replace(attention="pallas"))
 
 
 def test_not_a_number_is_a_difference(monkeypatch):
-    monkeypatch.setattr(check, "_differences", lambda *_: [jnp.nan])
-    assert problems(MODEL)[0][PALLAS]
+    monkeypatch.setattr(check, "_difference", lambda *_: jnp.nan)
+    assert PALLAS in warnings_of(MODEL)[0]
 
 
 def test_processes_decide_together(monkeypatch):
-    monkeypatch.setattr(check, "_differences", lambda *_: [0.0])
+    monkeypatch.setattr(check, "_difference", lambda *_: 0.0)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
 
+    others = iter([True, False])  # the first kernel fails on the other process
+
     def gather(failed):
-        others = failed.copy()
-        others[0] = True  # the first kernel, on the other process
-        return jnp.stack([failed, others])
+        return jnp.stack([failed, next(others)])
 
     monkeypatch.setattr(check, "multihost_utils", types.SimpleNamespace(process_allgather=gather))
-    _, lines = problems(MODEL)
-    assert len(lines) == 1 and PALLAS in lines[0] and "another process" in lines[0]
-    assert chosen() == "xla"
+    (line,) = warnings_of(MODEL)
+    assert PALLAS in line and "another process" in line and chosen(0.1) == "xla"

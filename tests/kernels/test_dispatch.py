@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.kernels import dispatch
-from bert_jax.kernels.dispatch import AttentionCase, ResidualCase, Target
+from bert_jax.kernels.dispatch import AttentionCase, Target
 
 CPU, TPU, H100, T4, MI300 = (
     Target("cpu"),
@@ -83,23 +83,6 @@ def test_a_kernel_that_failed_its_check_is_not_chosen(disabled):
     assert attention(TPU).implementation == "splash"
     with pytest.raises(UserError, match="it differs"):
         attention(TPU, "pallas")
-    assert dispatch.choose_residual("auto", ResidualCase(512, 768), TPU).implementation == "pallas"
-
-
-@pytest.mark.parametrize(
-    "target, requested, case, chosen",
-    [
-        (TPU, "auto", ResidualCase(512, 768), "pallas"),
-        (TPU, "xla", ResidualCase(512, 768), "xla"),
-        (CPU, "auto", ResidualCase(512, 768), "xla"),
-        (TPU, "auto", ResidualCase(96, 768), "xla"),
-        (TPU, "auto", ResidualCase(512, 2048), "xla"),
-        (TPU, "auto", ResidualCase(512, 768, "post", "rmsnorm"), "xla"),
-        (TPU, "auto", ResidualCase(512, 768, "pre", "rmsnorm"), "pallas"),
-    ],
-)
-def test_the_norm_of_a_sublayer(target, requested, case, chosen):
-    assert dispatch.choose_residual(requested, case, target).implementation == chosen
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_processors_with_units_for_bfloat16(tmp_path, monkeypatch, units, flags,
         path.write_text(f"processor\t: 0\nflags\t\t: fpu {units}\nbugs\t: none\n")
     monkeypatch.setattr(platform, "_PROCESSORS", path)
     monkeypatch.setenv("XLA_FLAGS", flags)
-    assert platform.multiplies_bfloat16.__wrapped__() is expected
+    assert platform.multiplies_bfloat16() is expected
 
 
 def test_several_processes_have_one_dtype(monkeypatch):

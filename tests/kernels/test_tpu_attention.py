@@ -4,9 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from bert_jax.kernels import attention, xla_attention
+from bert_jax.kernels import attention, dispatch, xla_attention
 from bert_jax.kernels.dropout import dropout, row_ids
+from bert_jax.kernels.tpu import local_rows
 from bert_jax.parallel import sharding
 
 pallas = functools.partial(attention.attention, implementation="pallas")
@@ -159,3 +162,18 @@ def test_rows_of_a_part_have_the_dropout_of_the_whole_batch(implementation):
     with row_ids(part):
         np.testing.assert_allclose(attend(part), whole, atol=1e-6)
     assert np.abs(attend(part) - whole).max() > 0.1
+
+
+@given(st.integers(1, 128), st.data())
+def test_a_block_of_queries_has_the_keys_in_its_reach(blocks, data):
+    length, window = 128 * blocks, data.draw(st.integers(1, 256))
+    case = dispatch.AttentionCase("float32", length, 1, 128, 0.0, window)
+    if dispatch.choose_attention("auto", case, dispatch.Target("tpu")).implementation != "pallas":
+        return
+    parts = local_rows.divide(length, window)
+    assert parts.size * parts.count == length and parts.size % 128 == 0
+    assert parts.reach >= window and parts.span <= parts.extended
+    if parts.count > 1:
+        assert parts.size % parts.halo == 0 and parts.reach <= parts.halo
+        # Two halos do not overlap: a token is in the halo of one neighbor at most.
+        assert 2 * parts.halo <= parts.size

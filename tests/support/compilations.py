@@ -22,8 +22,7 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 from jax.experimental import topologies  # noqa: E402
 
-from bert_jax.models.config import EncoderConfig  # noqa: E402
-from bert_jax.models.execution import Execution  # noqa: E402
+from bert_jax.models.config import EncoderConfig, Execution  # noqa: E402
 from bert_jax.objectives.classification import Classification  # noqa: E402
 from bert_jax.parallel import sharding  # noqa: E402
 from bert_jax.runs import benchmark  # noqa: E402

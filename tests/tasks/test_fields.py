@@ -18,8 +18,7 @@ from support.tiny_tasks import configured
 import bert_jax
 from bert_jax import tasks
 from bert_jax.errors import UserError
-from bert_jax.models.config import EncoderConfig
-from bert_jax.models.execution import Execution
+from bert_jax.models.config import EncoderConfig, Execution
 from bert_jax.runs import finetune
 from bert_jax.settings import config_fields
 from bert_jax.settings.finetune_config import FinetuneConfig
@@ -34,7 +33,6 @@ CHECKS = {
     *(PACKAGE / "settings").glob("*.py"),
     PACKAGE / "models" / "config.py",
     PACKAGE / "models" / "config_checks.py",
-    PACKAGE / "models" / "execution.py",
 }
 
 

@@ -19,7 +19,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from bert_jax.kernels import dispatch, platform, segments
+from bert_jax.kernels import dispatch, platform
 from bert_jax.kernels.dropout import kernel_seeds
 from bert_jax.kernels.tpu import local_rows, long_rows, whole_rows
 from bert_jax.kernels.tpu.blocks import AttentionOptions
@@ -66,7 +66,7 @@ def _lane_tables(angles):
 
 def keys_in_reach(length: int, window: int) -> int:
     """Returns how many keys of a row the kernel multiplies by a query: with a window, some blocks of them."""
-    return segments.divide(length, window).span if window else length
+    return local_rows.divide(length, window).span if window else length
 
 
 def _kernels(options, length):

@@ -1,9 +1,11 @@
 """The Pallas kernel of local attention, where a token attends to the tokens at most a window away.
 
-A step of the grid computes a segment of a row (`segments`), or some short rows, in blocks of queries, each
-with the keys that a query of it may attend to. Keys and values of the segment and its halos are prepared in
-vector memory first. In the backward pass the segments of a row come one after another, and a step writes the
-gradients of keys and values of the segment before, which then are complete.
+A row that does not fit into vector memory is computed in segments. The tokens at the ends of a segment also
+attend to tokens of its neighbors, which are read a second time: its halos. A step of the grid
+computes a segment, or some short rows, in blocks of queries, each with the keys that a query of it may attend
+to. Keys and values of the segment and its halos are prepared in vector memory first. In the backward pass the
+segments of a row come one after another, and a step writes the gradients of keys and values of the segment
+before, which then are complete.
 """
 
 from __future__ import annotations
@@ -17,9 +19,7 @@ import jax
 import jax.numpy as jnp
 from etils import epy
 
-from bert_jax.kernels import segments
-from bert_jax.kernels.dispatch import LANES
-from bert_jax.kernels.segments import ALIGNED, BLOCK, Segments
+from bert_jax.kernels.dispatch import LANES, LONGEST_SEGMENT
 from bert_jax.kernels.tpu import blocks
 from bert_jax.kernels.tpu.blocks import in_rows
 
@@ -30,8 +30,58 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
 # Keys that the blocks of queries which are begun together have, for two heads; and for more heads on TPU v4,
 # whose vector memory has no room for as many.
 _KEYS_TOGETHER, _FEWER_TOGETHER = 2048, 1024
+# Queries of a block, and tokens that its first key is a multiple of.
+_BLOCK, _ALIGNED = 128, 64
+# Tokens of the longest of several segments of a row: halos, float32 and the gradients of the segment before
+# need a part of TPU v4's vector memory.
+_LONGEST_OF_SEVERAL = 512
 # Id of the places before and after a row.
 _NOWHERE = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class Segments:
+    """Segments of equal size.
+
+    Attributes:
+        size: tokens of a segment, a multiple of 128.
+        count: segments of a row.
+        halo: tokens before a segment and after it that its tokens may attend to, rounded up to what divides
+            `size`; 0 if the row has one segment.
+        reach: tokens before and after a block of queries that they may attend to, rounded up to a multiple
+            of 64.
+    """
+
+    size: int
+    count: int
+    halo: int
+    reach: int
+
+    @property
+    def extended(self) -> int:
+        """Returns the number of tokens of a segment with its halos."""
+        return self.size + 2 * self.halo
+
+    @property
+    def span(self) -> int:
+        """Returns the number of keys that a block of queries is multiplied by."""
+        return min(self.extended, _BLOCK + 2 * self.reach)
+
+
+def divide(length: int, window: int) -> Segments:
+    """Returns the segments of a row.
+
+    Args:
+        length: tokens of the row, a multiple of 128.
+        window: a token attends to the tokens at most this far to each side, as `dispatch` allows it.
+    """
+    reach = -(-window // _ALIGNED) * _ALIGNED
+    longest = LONGEST_SEGMENT if length <= LONGEST_SEGMENT else _LONGEST_OF_SEVERAL
+    size = next(size for size in range(longest, 0, -_BLOCK) if not length % size)
+    if size == length:
+        return Segments(size, 1, 0, reach)
+    halo = next(halo for halo in range(reach, size + 1, _ALIGNED) if not size % halo)
+    return Segments(size, length // size, halo, reach)
 
 
 def forward(options: blocks.AttentionOptions, arrays, biases, by_row) -> tuple[jax.Array, tuple[jax.Array]]:
@@ -93,7 +143,7 @@ def _call(options, arrays, biases, by_row, statistics=None):
     seeds, sequence_ids, tables, slopes = by_row
     slopes_specs, slopes = blocks.slopes_inputs(slopes)
     batch, length, width = arrays[0].shape
-    parts = segments.divide(length, options.window)
+    parts = divide(length, options.window)
     rows = blocks.rows_a_step(batch, length, options.heads)
     grid = _Grid(rows, parts)
     is_backward = statistics is not None
@@ -200,7 +250,7 @@ class _Step:
         """
         options, parts = self.options, self.parts
         first = jnp.clip(queries.start + parts.halo - parts.reach, 0, parts.extended - parts.span)
-        keys = pl.ds(pl.multiple_of(first, ALIGNED), parts.span)
+        keys = pl.ds(pl.multiple_of(first, _ALIGNED), parts.span)
         q = blocks.biased(self.query[row, queries], self.biases[0:1])
         q = blocks.scaled(options, self.rotated(q, row, queries)).astype(self.query.dtype)
         k, v, key_ids = (kept[keys] for kept in self.prepared)
@@ -308,12 +358,12 @@ def _for_each_block(options, parts, work):
     """
     most = _KEYS_TOGETHER if options.heads <= 2 or blocks.has_room() else _FEWER_TOGETHER
     together = max(1, 2 * most // (max(2, options.heads) * parts.span))
-    count = parts.size // BLOCK
+    count = parts.size // _BLOCK
     together = next(number for number in range(together, 0, -1) if not count % number)
 
     def some(number, _):
         first = number * together
-        begun = [work(pl.ds(pl.multiple_of((first + i) * BLOCK, BLOCK), BLOCK)) for i in range(together)]
+        begun = [work(pl.ds(pl.multiple_of((first + i) * _BLOCK, _BLOCK), _BLOCK)) for i in range(together)]
         for each in begun:
             next(each)
         for each in begun:
