@@ -4,7 +4,7 @@
     bert-jax evaluate --workdir=runs/reviews --input=test.csv --output=predictions.tsv
     bert-jax evaluate --workdir=runs/cola,runs/mrpc,runs/rte
     bert-jax evaluate --model=runs/mini --records=records
-    bert-jax evaluate --model=runs/mini --minimal_pairs --output=scores.tsv
+    bert-jax evaluate --model=runs/mini --minimal_pairs --output=scores.jsonl
     bert-jax evaluate --model=all-MiniLM-L6-v2 --similarity=glue/STS-B/dev.tsv
     bert-jax evaluate --model=all-MiniLM-L6-v2 --retrieval=beir/scifact --rerank=runs/reranker
 
@@ -45,7 +45,7 @@ with epy.lazy_imports():
     )
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import grid
-    from bert_jax.tasks import registry
+    from bert_jax.tasks import registry, writers
     from bert_jax.tasks.glue import tables
     from bert_jax.training import evaluators
     from bert_jax.workdir import run_directory
@@ -68,7 +68,7 @@ def define_flags(define: Define) -> None:
         define,
         "several of GLUE, separated by commas, are shown as one table",
         "Also write the predictions to this file: .tsv, .csv or .jsonl; for tags .conll, .txt, .tsv or "
-        ".jsonl. With --minimal_pairs, a .tsv with the scores of the sentences.",
+        ".jsonl. With --minimal_pairs, a .jsonl with the scores of the sentences.",
         required="",
     )
     define.string("model", f"The model, if there is no --workdir: {shared.MODEL}.")
@@ -81,8 +81,8 @@ def define_flags(define: Define) -> None:
     )
     define.string(
         "input",
-        "Another labeled file, with the columns of the training file. With --minimal_pairs, a .tsv of pairs "
-        "with the columns phenomenon, good and bad.",
+        "Another labeled file, with the columns of the training file. With --minimal_pairs, a file of BLiMP: "
+        "JSON lines with UID, sentence_good and sentence_bad.",
     )
     define.boolean("minimal_pairs", "Score --model on minimal pairs.")
     define.string("similarity", "Table of pairs of texts with a score, for the vectors of --model.")
@@ -151,22 +151,21 @@ def _of_records(flags: absl_flags.FlagValues) -> int:
 def _of_minimal_pairs(flags: absl_flags.FlagValues) -> int:
     """Prints how often a pre-trained model finds the grammatical one of two sentences more likely."""
     if flags.output:
-        checks.check_output_file(flags.output, (".tsv",), overwrite=flags.overwrite)
+        checks.check_output_file(flags.output, (".jsonl",), overwrite=flags.overwrite)
     pairs = minimal_pairs.read(flags.input) if flags.input else minimal_pairs.generate()
     scorer = minimal_pairs.SentenceScorer(flags.model, progress.log, flags.dtype)
     with progress.Progress() as shown:
         shown.start("scoring", 2 * len(pairs), "sentences")
-        result = minimal_pairs.evaluate(scorer, pairs, shown.at)
-    if unknown := int(result.unknown.sum()):
-        of = counted(len(pairs), "pair")
-        progress.log(f"warning: the vocabulary lacks words of {unknown:,} of {of}")
+        scores, summary = minimal_pairs.evaluate(scorer, pairs, shown.at)
     if flags.output:
-        result.write(flags.output)
-    summary = result.summary()
+        names = (*minimal_pairs.FIELDS, "score_good", "score_bad")
+        rows = ((*pair, *both) for pair, both in zip(pairs, scores.tolist(), strict=True))
+        writers.write_json_lines(flags.output, (dict(zip(names, row, strict=True)) for row in rows))
     if flags.json:
         print(json.dumps({"checkpoint": scorer.source, "minimal_pairs": summary}))
         return 0
-    print(f"{counted(len(pairs), 'pair')} of {flags.input or 'bert-jax'}, checkpoint {scorer.source}")
+    shown_file = f"{flags.input or 'bert-jax'}, checkpoint {scorer.source}{scorer.engine.unknown}"
+    print(f"{counted(len(pairs), 'pair')} of {shown_file}")
     _print_table(summary)
     return 0
 

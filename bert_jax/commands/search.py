@@ -115,11 +115,13 @@ def _search(flags: absl_flags.FlagValues) -> int:
     normalize = None if model.sentence else True
     embedder = embedding.Embedder(model, normalize=normalize, dtype=flags.dtype, log=log)
     made_by = search.fingerprint(model, embedder)
-    if existing is None:
-        searched = _make(flags, embedder, source, made_by)
-    else:
-        searched = existing
-        _check_same_model(searched, embedder, source, made_by, flags)
+    searched = existing or _make(flags, embedder, source, made_by)
+    recorded = searched.settings["model"]
+    if differing := [name for name in made_by if made_by[name] != recorded.get(name)]:
+        raise UserError(
+            f"--index={flags.index}: made with another model than {source} ({', '.join(differing)}); leave "
+            f"--model out to use {searched.settings['checkpoint']}, or {search.ANEW}"
+        )
     most = reranker.candidates if reranker else flags.top
     for queries in _batches(flags):
         vectors = np.asarray(
@@ -143,7 +145,7 @@ def _existing(flags: absl_flags.FlagValues) -> search.Index | None:
             raise UserError(f"--index={flags.index}: no index there; give --corpus=FILE to make it")
         # What a process that was making an index left there may be replaced.
         names = {atomic.final_name(name) for name in files.names(flags.index)}
-        parts = {search.VECTORS, search.TEXTS, search.OFFSETS, search.GRAPH}
+        parts = {search.VECTORS, search.TEXTS, search.GRAPH}
         if not flags.overwrite and not names <= parts:
             raise UserError(f"--index={flags.index} has other files; choose another directory")
         return None
@@ -151,38 +153,14 @@ def _existing(flags: absl_flags.FlagValues) -> search.Index | None:
         return None
     existing = search.Index(flags.index, flags.approximate)
     if flags.corpus:
-        now = {"corpus": _name(flags.corpus), "bytes": search.corpus_bytes(flags.corpus)}
-        now["field"] = flags.text_field
-        differs = any(existing.settings[name] != value for name, value in now.items())
-        before, modified = existing.settings["modified"], search.corpus_modified(flags.corpus)
-        if differs or flags.corpus == "-" or (before != modified and _has_changed(existing, flags)):
+        digest, field = existing.settings["digests"]["corpus"], existing.settings["field"]
+        is_same = flags.corpus != "-" and digest == search.corpus_digest(flags.corpus)
+        if not is_same or field != flags.text_field:
             raise UserError(
                 f"--index={flags.index}: made from another corpus than {flags.corpus}; leave --corpus out to "
                 "search in it, or make it anew with --overwrite"
             )
     return existing
-
-
-def _has_changed(existing: search.Index, flags: absl_flags.FlagValues) -> bool:
-    return existing.first_difference(text_files.read_documents(flags.corpus, flags.text_field)) is not None
-
-
-def _check_same_model(
-    searched: search.Index,
-    embedder: embedding.Embedder,
-    source: str,
-    made_by: dict[str, Any],
-    flags: absl_flags.FlagValues,
-) -> None:
-    """Raises a UserError if the vectors of an index are those of another model, or of another prompt."""
-    differences = search.differences(searched.settings, made_by)
-    if embedder.width != searched.vectors.shape[1]:
-        differences = [f"vectors of {searched.vectors.shape[1]} numbers, not {embedder.width}"]
-    if differences:
-        raise UserError(
-            f"--index={flags.index}: made with another model than {source} ({', '.join(differences)}); leave "
-            f"--model out to use {searched.settings['checkpoint']}, or {search.ANEW}"
-        )
 
 
 def _make(
@@ -195,19 +173,13 @@ def _make(
             text_files.read_documents(flags.corpus, flags.text_field),
             embedder,
             files.absolute(source),
-            _name(flags.corpus),
+            flags.corpus,
             field=flags.text_field,
-            prefix=embedder.sentence.document_prompt,
             made_by=made_by,
             graph=flags.approximate,
             progress=progress.at,
             log=lambda line: log(f"{line}{embedder.engine.unknown}"),
         )
-
-
-def _name(path: str) -> str:
-    """Returns the name of a corpus in an index: the path, or "-" for standard input."""
-    return path if path == "-" else files.absolute(path)
 
 
 def _batches(flags: absl_flags.FlagValues) -> Iterator[list[text_files.Document]]:
@@ -244,7 +216,6 @@ def _find_negatives(flags: absl_flags.FlagValues) -> int:
     limits: dict[str, Any] = {
         name: flags[name].value for name in ("share", "margin") if flags[name].value is not None
     }
-    options = search.Mining(flags.negatives, depth=max(_DEPTH, 2 * flags.negatives), **limits)
     checks.check_output_file(flags.output, (".jsonl", ".tsv"), overwrite=flags.overwrite)
     columns = table.Columns(flags.text_a, flags.text_b)
     examples = table.read_examples(flags.input, columns, parse_label=None, flags="")
@@ -266,26 +237,28 @@ def _find_negatives(flags: absl_flags.FlagValues) -> int:
     of_positives = of_candidates[[places[text] for text in examples.texts_b]]
     vectors = of_anchors, of_positives, of_candidates
     scorer = reranker.scores if reranker else None
-    found = list(search.mine(examples.texts_a, examples.texts_b, candidates, vectors, options, scorer))
+    texts, count = (examples.texts_a, examples.texts_b, candidates), flags.negatives
+    options = limits | {"count": count, "depth": max(_DEPTH, 2 * count), "scorer": scorer}
+    found = list(search.mine(*texts, vectors, **options))
     rows = [
         (a, b, negatives)
         for a, b, negatives in zip(examples.texts_a, examples.texts_b, found, strict=True)
-        if len(negatives) == options.count
+        if len(negatives) == count
     ]
     if not rows:
         raise UserError(
-            f"{flags.input}: no pair has {options.count} negatives among {counted(len(candidates), 'text')}; "
+            f"{flags.input}: no pair has {count} negatives among {counted(len(candidates), 'text')}; "
             "try fewer --negatives, or a --corpus"
         )
     if files.suffix(flags.output) == ".tsv":
-        header = [flags.text_a, flags.text_b, *(f"negative{i}" for i in range(1, options.count + 1))]
+        header = [flags.text_a, flags.text_b, *(f"negative{i}" for i in range(1, count + 1))]
         lines = ([" ".join(text.split()) for text in (a, b, *negatives)] for a, b, negatives in rows)
         writers.write_table(flags.output, header, lines)
     else:
         objects = ({flags.text_a: a, flags.text_b: b, "negatives": negatives} for a, b, negatives in rows)
         writers.write_json_lines(flags.output, objects)
     print(
-        f"wrote {flags.output}: {counted(len(rows), 'pair')} with {counted(options.count, 'negative')} each, "
+        f"wrote {flags.output}: {counted(len(rows), 'pair')} with {counted(count, 'negative')} each, "
         f"of {counted(len(candidates), 'text')}; {len(found) - len(rows):,} with fewer skipped; "
         f"{time.monotonic() - began:.1f} s"
     )

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from bert_jax.convert import Model
-from bert_jax.convert.families.base import START_FIELDS
 from bert_jax.data import verification
 from bert_jax.errors import UserError, optional_imports
 from bert_jax.inference.embedding import Embedder, NpyWriter
@@ -24,38 +23,25 @@ from bert_jax.inference.predictor import Predictor
 from bert_jax.inference.text_files import Document
 from bert_jax.io import atomic, files, json_files
 from bert_jax.io.wording import alternatives, counted
-from bert_jax.models.config import DROPOUT_FIELDS, HEAD_FIELDS, RUN_FIELDS
 from bert_jax.tasks.predictions import TablePredictions
 from bert_jax.tasks.table import Examples
 
 with optional_imports("search"):
     from usearch import index as usearch
 
-INDEX, VECTORS, TEXTS, OFFSETS = "index.json", "vectors.npy", "texts.jsonl", "offsets.npy"
-GRAPH = "graph.usearch"
+INDEX, VECTORS, TEXTS, GRAPH = "index.json", "vectors.npy", "texts.jsonl", "graph.usearch"
 ANEW = "make the index anew, with --corpus and --overwrite"
 CANDIDATES = 100  # documents of each query that are reranked, by default
 
-_FINGERPRINT = {"weights": str, "tokenizer": str, "pooling": str, "normalize": bool, "max_seq_length": int}
 _SCHEMA = {
     "version": int,
     "checkpoint": str,
     "corpus": str,
-    "bytes": int,
-    "documents": int,
-    "prefix": str,
     "field": str,
-    "modified": int,
     "digests": {str: int},
-    **_FINGERPRINT,
-    "config": dict,
+    "model": dict,
 }
-_VERSION = 1
-# Fields of the encoder's configuration that its states do not depend on once it is trained.
-_WITHOUT_EFFECT = {
-    *(*RUN_FIELDS, *DROPOUT_FIELDS, *HEAD_FIELDS, *START_FIELDS),
-    *("initializer_range", "model_type"),
-}
+_VERSION = 2
 _CHUNK = 1 << 16  # vectors that are compared at a time
 _SCORES = 1 << 24  # inner products in memory at a time, about
 _ANCHORS = 512  # anchors whose negatives are searched for at a time
@@ -108,7 +94,7 @@ def nearest(queries: np.ndarray, vectors: np.ndarray, most: int) -> tuple[np.nda
 
 
 def fingerprint(model: Model, embedder: Embedder) -> dict[str, Any]:
-    """Returns the settings that determine the vectors of an embedder; no other model searches in an index.
+    """Returns what determines the vectors of an embedder, which an index records.
 
     It is the same for every folder with the model, whichever its format, and on every platform.
     """
@@ -119,25 +105,14 @@ def fingerprint(model: Model, embedder: Embedder) -> dict[str, Any]:
     # Formats have different files of the same vocabulary, so the digest is not one of a file.
     settings = [tokenizer.lower_case, tokenizer.strip_accents, tokenizer.normalizer]
     described = [tokenizer.kind, tokenizer.tokens, settings, dataclasses.asdict(tokenizer.template)]
-    fields = embedder.config.to_dict()
     return {
         "weights": weights.hexdigest(),
         "tokenizer": hashlib.sha256(json.dumps(described).encode()).hexdigest(),
         "pooling": embedder.pooling,
         "normalize": embedder.normalize,
         "max_seq_length": embedder.max_seq_length,
-        "config": {name: value for name, value in fields.items() if name not in _WITHOUT_EFFECT},
+        "prefix": embedder.sentence.document_prompt,
     }
-
-
-def differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the settings in which two fingerprints differ.
-
-    Fields of the configuration that an earlier version did not record are not compared.
-    """
-    flat = [each | each["config"] for each in (dict(recorded), dict(now))]
-    names = [*_FINGERPRINT, *now["config"]]
-    return [name for name in names if name in flat[0] and flat[0][name] != flat[1][name]]
 
 
 class Index:
@@ -160,12 +135,14 @@ class Index:
     def __init__(self, directory: str, approximate: bool = False):
         self.directory = directory
         path = os.path.join(directory, INDEX)
-        self.settings = json_files.unsealed(json_files.read(path, _SCHEMA), path)
-        if self.settings["version"] != _VERSION or (approximate and GRAPH not in self.settings["digests"]):
-            raise UserError(f"{directory}: of another version, or made without --approximate; {ANEW}")
-        mapped = functools.partial(np.load, mmap_mode="r")
-        self.vectors, self._offsets = self._read(VECTORS, mapped), self._read(OFFSETS, mapped)
+        content = json_files.read(path)
+        if content.get("version") != _VERSION:
+            raise UserError(f"{path}: not of this version; {ANEW}")
+        json_files.check(content, _SCHEMA, path)
+        self.settings = json_files.unsealed(content, path)
+        self.vectors = self._read(VECTORS, functools.partial(np.load, mmap_mode="r"))
         self._texts = self._read(TEXTS, functools.partial(np.memmap, mode="r"))
+        self._ends = np.flatnonzero(self._texts == ord("\n")) + 1
         self._graph: Any = None
         if approximate:
             self._graph = self._read(GRAPH, functools.partial(usearch.Index.restore, view=True))
@@ -177,23 +154,15 @@ class Index:
                 return read(path)
         except (OSError, UserError, KeyError):
             pass
-        raise UserError(f"{path}: missing or damaged; {ANEW}")
+        raise UserError(f"{path}: missing or damaged, or made without --approximate; {ANEW}")
 
     def __len__(self) -> int:
         return len(self.vectors)
 
     def document(self, number: int) -> Document:
         """Returns the document with a number from 0."""
-        begin, end = self._offsets[number : number + 2]
-        return Document(**json.loads(self._texts[begin:end].tobytes()))
-
-    def first_difference(self, documents: Iterable[Document]) -> int | None:
-        """Returns the number of the first document of a corpus that is not in the index; None without one."""
-        number = -1
-        for number, document in enumerate(documents):
-            if number >= len(self) or self.document(number) != document:
-                return number
-        return None if number + 1 == len(self) else number + 1
+        begin = self._ends[number - 1] if number else 0
+        return Document(**json.loads(self._texts[begin : self._ends[number]].tobytes()))
 
     def search(self, queries: np.ndarray, most: int) -> Iterator[list[Result]]:
         """Yields the documents with the largest inner products for each query, the largest first.
@@ -202,12 +171,9 @@ class Index:
             queries: float32 [Q, H].
             most: number of documents to find.
         """
-        exact = self._graph is None
-        ranked = (
-            zip(*nearest(queries, self.vectors, most), strict=True)
-            if exact
-            else map(functools.partial(self._approximate, most=most), queries)
-        )
+        ranked: Iterable = map(functools.partial(self._approximate, most=most), queries)
+        if self._graph is None:
+            ranked = zip(*nearest(queries, self.vectors, most), strict=True)
         for numbers, scores in ranked:
             yield [Result(self.document(n), score) for n, score in zip(numbers, scores.tolist(), strict=True)]
 
@@ -228,7 +194,6 @@ def make(
     *,
     made_by: Mapping[str, Any],
     field: str = "text",
-    prefix: str = "",
     graph: bool = False,
     progress: Callable[[int], None] = lambda done: None,
     log: Callable[[str], None] = print,
@@ -241,10 +206,9 @@ def make(
         documents: the corpus.
         embedder: makes the vectors.
         checkpoint: the absolute path or URL of the model.
-        corpus: the absolute path or URL of the corpus; "-" for standard input.
+        corpus: the path or URL of the corpus; "-" for standard input.
         made_by: the `fingerprint` of the model.
         field: the field of the texts in it.
-        prefix: put before each document.
         graph: whether to make a graph for approximate search, too.
         progress: called with the number of documents that have been embedded.
         log: called with one line at the end.
@@ -252,44 +216,38 @@ def make(
     Raises:
         UserError: the corpus has no document.
     """
-    # Before the corpus is read, so that a change meanwhile is noticed later.
-    size, modified = corpus_bytes(corpus), corpus_modified(corpus)
+    digests = {"corpus": corpus_digest(corpus)}  # before it is read: a change meanwhile is noticed later
     documents = iter(documents)
     first = next(documents, None)  # a corpus that cannot be read is reported before anything is written
     if first is None:
         raise UserError(f"{corpus} has no documents; expected one text per line, or .jsonl")
-    began, offsets = time.monotonic(), [0]
-    paths = {name: os.path.join(directory, name) for name in (VECTORS, TEXTS, OFFSETS, GRAPH, INDEX)}
+    began = time.monotonic()
+    paths = {name: os.path.join(directory, name) for name in (VECTORS, TEXTS, GRAPH, INDEX)}
 
     def texts(out):
         for document in itertools.chain([first], documents):
-            offsets.append(offsets[-1] + out.write(_line(document)))
+            out.write(json.dumps(dataclasses.asdict(document), ensure_ascii=False).encode() + b"\n")
             yield document.text
 
     files.make_directory(directory)
     with atomic.replace_file(paths[TEXTS]) as out, atomic.replace_file(paths[VECTORS]) as vectors:
         writer = NpyWriter(vectors, embedder)
-        for features in embedder.stream(texts(out), progress, prefix=prefix):
+        for features in embedder.stream(texts(out), progress, prefix=made_by["prefix"]):
             writer.write("", features)
         writer.finish()
         for name in (INDEX, GRAPH):
             files.remove(paths[name], missing_ok=True)
-    with atomic.replace_file(paths[OFFSETS]) as file:
-        np.save(file, np.asarray(offsets, np.int64))
     if graph:
         _make_graph(paths[VECTORS], paths[GRAPH])
-    names = (VECTORS, TEXTS, OFFSETS, GRAPH)[: 4 if graph else 3]
+    names = (VECTORS, TEXTS, GRAPH)[: 3 if graph else 2]
+    digests |= {name: verification.file_digest(paths[name]) for name in names}
     settings = {
         "version": _VERSION,
         "checkpoint": checkpoint,
         "corpus": corpus,
-        "bytes": size,
-        "documents": writer.texts,
-        "prefix": prefix,
         "field": field,
-        "modified": modified,
-        "digests": {name: verification.file_digest(paths[name]) for name in names},
-        **made_by,
+        "digests": digests,
+        "model": dict(made_by),
     }
     json_files.write(paths[INDEX], json_files.sealed(settings))
     seconds = time.monotonic() - began
@@ -297,18 +255,9 @@ def make(
     return Index(directory, approximate=graph)
 
 
-def corpus_bytes(path: str) -> int:
-    """Returns the size of the file of a corpus; 0 for standard input, or without a file."""
-    return files.size(path) if files.is_file(path) else 0
-
-
-def corpus_modified(path: str) -> int:
-    """Returns when the file of a corpus was modified, in nanoseconds; 0 without a local file with content."""
-    return files.modified(path) if corpus_bytes(path) else 0
-
-
-def _line(document: Document) -> bytes:
-    return json.dumps(dataclasses.asdict(document), ensure_ascii=False).encode() + b"\n"
+def corpus_digest(path: str) -> int:
+    """Returns a digest of the file of a corpus; 0 for standard input."""
+    return verification.file_digest(path) if path != "-" else 0
 
 
 def _make_graph(vectors_path: str, path: str) -> None:
@@ -343,18 +292,24 @@ class Reranker:
         relevant: str | None = None,
         log: Callable[[str], None] = print,
     ):
-        self.candidates = candidates
+        self.candidates, self._model, self._output = candidates, model, 0
         task = model.task
         if not task.scores_pairs or not task.line_names()["text_b"]:
             raise UserError(
                 f"--rerank={model.source}: a run of {task.title}; expected reranking, late interaction, or a "
                 "regression or classification with two labels on pairs of texts"
             )
-        self._model, self._output = model, 0
         if task.labels:
-            label = _relevant(model, relevant)
-            log(f"--rerank={model.source}: the score is the probability of {label!r}")
-            self._output = task.labels.index(label)
+            if relevant is None:
+                are_integers = all(re.fullmatch(r"-?\d+", each) for each in task.labels)
+                relevant = max(task.labels, key=int) if are_integers else task.spec.relevant
+            if relevant not in task.labels:
+                raise UserError(
+                    f"--rerank={model.source}: expected --relevant=LABEL, the label of relevant documents, "
+                    f"{alternatives(map(repr, task.labels))}"
+                )
+            log(f"--rerank={model.source}: the score is the probability of {relevant!r}")
+            self._output = task.labels.index(relevant)
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         """Returns the score of each pair: float32 [N]."""
@@ -375,50 +330,19 @@ class Reranker:
         return [*sorted(scored, key=lambda result: -result.score), *others]
 
 
-def _relevant(model: Predictor, label: str | None) -> str:
-    labels, known = model.task.labels, model.task.spec.relevant
-    if label in labels:
-        return str(label)
-    if label is None and known in labels:
-        return known
-    if label is None and all(re.fullmatch(r"-?\d+", each) for each in labels):
-        return max(labels, key=int)
-    raise UserError(
-        f"--rerank={model.source}: expected --relevant=LABEL, the label of relevant documents, "
-        f"{alternatives(map(repr, labels))}"
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class Mining:
-    """How negatives are chosen.
-
-    Attributes:
-        count: number of negatives of each anchor.
-        skip: number of nearest candidates that are passed over.
-        depth: number of nearest candidates to look at, including those that are passed over.
-        share: largest cosine of a negative, as a fraction of the positive's cosine (de Souza P. Moreira et
-            al. 2024, who found .95 to be best), and as far below it if that is negative; for searches
-            without a scorer.
-        margin: smallest difference of the scores of the positive and of a negative, with a scorer.
-    """
-
-    count: int = 4
-    skip: int = 0
-    depth: int = 100
-    share: float = 0.95
-    margin: float = 0.1
-
-
 def mine(
     anchors: Sequence[str],
     positives: Sequence[str],
     candidates: Sequence[str],
     vectors: tuple[np.ndarray, np.ndarray, np.ndarray],
-    options: Mining,
+    *,
+    count: int = 4,
+    depth: int = 100,
+    share: float = 0.95,
+    margin: float = 0.1,
     scorer: Callable[[Sequence[tuple[str, str]]], np.ndarray] | None = None,
 ) -> Iterator[list[str]]:
-    """Yields the negatives of each anchor, the nearest first; fewer than `count` if there are no more.
+    """Yields the hard negatives of each anchor, the nearest first; fewer than `count` if there are no more.
 
     A text that is equal to the anchor, or to a positive of an equal anchor, is no negative.
 
@@ -427,7 +351,11 @@ def mine(
         positives: N texts, the positive of each anchor.
         candidates: C different texts.
         vectors: float32 [N, H], [N, H] and [C, H], of length 1, of these.
-        options: how negatives are chosen.
+        count: number of negatives of each anchor.
+        depth: number of nearest candidates to look at.
+        share: largest cosine of a negative, as a fraction of the positive's cosine (de Souza P. Moreira et
+            al. 2024, who found .95 to be best), and as far below it if that is negative; without a scorer.
+        margin: smallest difference of the scores of the positive and of a negative, with a scorer.
         scorer: the scores of a model that reads both texts of a pair; None to use the cosines.
     """
     of_anchors, of_positives, of_candidates = vectors
@@ -436,20 +364,18 @@ def mine(
         known.setdefault(anchor, {anchor}).add(positive)
     for begin in range(0, len(anchors), _ANCHORS):
         some = slice(begin, begin + _ANCHORS)
-        numbers, cosines = nearest(of_anchors[some], of_candidates, options.depth)
+        found = zip(anchors[some], *nearest(of_anchors[some], of_candidates, depth), strict=True)
         near: list[list[tuple[str, float]]] = []
-        for anchor, row, values in zip(anchors[some], numbers[:, options.skip :], cosines, strict=True):
-            pairs = zip((candidates[i] for i in row), values[options.skip :], strict=True)
-            near.append([(text, value) for text, value in pairs if text not in known[anchor]])
+        for anchor, numbers, cosines in found:
+            pairs = zip((candidates[i] for i in numbers), cosines, strict=True)
+            near.append([(text, cosine) for text, cosine in pairs if text not in known[anchor]])
         if scorer is None:
             of_pairs = np.sum(of_anchors[some] * of_positives[some], axis=-1)
-            limits = of_pairs - (1 - options.share) * np.abs(of_pairs)
+            limits = of_pairs - (1 - share) * np.abs(of_pairs)
         else:
-            texts = [
-                (anchor, text) for anchor, row in zip(anchors[some], near, strict=True) for text, _ in row
-            ]
+            texts = [(anchor, x) for anchor, row in zip(anchors[some], near, strict=True) for x, _ in row]
             scores = iter(np.asarray(scorer(texts)).tolist())
             near = [[(text, next(scores)) for text, _ in row] for row in near]
-            limits = np.asarray(scorer([*zip(anchors[some], positives[some], strict=True)])) - options.margin
+            limits = np.asarray(scorer([*zip(anchors[some], positives[some], strict=True)])) - margin
         for row, limit in zip(near, limits, strict=True):
-            yield [text for text, score in row if score <= limit][: options.count]
+            yield [text for text, score in row if score <= limit][:count]

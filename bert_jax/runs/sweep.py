@@ -603,7 +603,7 @@ class Sweep:
     def _judge(self, measure: Measure, arm: Arm, seed: int, model: str) -> dict[str, float]:
         if isinstance(measure, MinimalPairs):
             scorer = minimal_pairs.SentenceScorer(model, lambda line: None)
-            summary = minimal_pairs.evaluate(scorer, minimal_pairs.generate()).summary()
+            _, summary = minimal_pairs.evaluate(scorer, minimal_pairs.generate())
             return {name: row["accuracy"] for name, row in summary.items()}
         if isinstance(measure, HeldOut):
             found = held_out.held_out(

@@ -45,24 +45,17 @@ def test_the_losses_on_records(records, checkpoint, capsys):
 
 @pytest.mark.long
 def test_minimal_pairs_of_a_file(checkpoint, tmp_path, capsys):
-    pairs, output = tmp_path / "pairs.tsv", tmp_path / "scores.tsv"
-    pairs.write_text("phenomenon\tgood\tbad\none\tword1 word2\tword2 word1\none\tword3\tnobody\n")
+    pairs, output = tmp_path / "pairs.jsonl", tmp_path / "scores.jsonl"
+    sentences = (("word1 word2", "word2 word1"), ("word3", "nobody"))
+    rows = [{"UID": "one", "sentence_good": good, "sentence_bad": bad} for good, bad in sentences]
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = ["evaluate", f"--model={checkpoint}", "--minimal_pairs", f"--input={pairs}"]
     assert cli.main([*command, f"--output={output}", "--json"]) == 0
-    captured = capsys.readouterr()
-    assert "warning: the vocabulary lacks words of 1 of 2 pairs" in captured.err
-    scores = minimal_pairs.evaluate(SentenceScorer(checkpoint), minimal_pairs.read(str(pairs)))
-    assert json.loads(captured.out)["minimal_pairs"] == scores.summary()
-    lines = [line.split("\t") for line in output.read_text().splitlines()]
-    assert lines[1] == ["one", "word1 word2", "word2 word1"] + [
-        f"{each.log_likelihoods[0]:.6f}" for each in (scores.good, scores.bad)
-    ]
-    assert "scores.tsv exists already" in fine_tuned.mistake([*command, f"--output={output}"], capsys)
-    assert cli.main(command) == 0
-    first, header, one, mean = capsys.readouterr().out.splitlines()
-    assert first.startswith(f"2 pairs of {pairs}, checkpoint {checkpoint}")
-    assert header.split() == ["accuracy", "pairs", "unequal"]
-    assert one.split()[0] == "one" and mean.split()[0] == "all" and one.split()[1:] == mean.split()[1:]
+    scores, summary = minimal_pairs.evaluate(SentenceScorer(checkpoint), minimal_pairs.read(str(pairs)))
+    assert json.loads(capsys.readouterr().out)["minimal_pairs"] == summary
+    written = [json.loads(line) for line in output.read_text().splitlines()]
+    assert written[1] == rows[1] | dict(zip(("score_good", "score_bad"), scores[1], strict=True))
+    assert "scores.jsonl exists already" in fine_tuned.mistake([*command, f"--output={output}"], capsys)
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ from support.embeddings import of_row, tiny_model
 from bert_jax import convert, tokenization
 from bert_jax.errors import UserError
 from bert_jax.inference import minimal_pairs
-from bert_jax.inference.minimal_pairs import Pair, Scores, SentenceScorer
+from bert_jax.inference.minimal_pairs import Pair, SentenceScorer
 
 SENTENCES = ["the cat is big.", "a dog", "dogs and cats $ 5", "blue " * 20, "the dogs is small ."]
 
@@ -63,13 +63,12 @@ def pseudo_log_likelihood(model, sentence):
 
 
 @pytest.mark.long
-def test_the_sum_over_tokens_masked_one_at_a_time(score, tmp_path):
+def test_the_sum_over_tokens_masked_one_at_a_time(score, tmp_path, monkeypatch):
+    monkeypatch.setattr(minimal_pairs, "_CHUNK", 3)
     model = make_model(tmp_path)
     found = score(model, SENTENCES)
     wanted = [pseudo_log_likelihood(model, sentence) for sentence in SENTENCES]
-    np.testing.assert_allclose(found.log_likelihoods, wanted, rtol=1e-5)
-    assert found.tokens.tolist() == [5, 2, 7, 20, 6]
-    assert found.unknown.tolist() == [False, False, True, False, False]  # and
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
 def test_a_causal_model_gives_the_log_likelihood(score, tmp_path):
@@ -80,18 +79,7 @@ def test_a_causal_model_gives_the_log_likelihood(score, tmp_path):
         found = log_probabilities(model, row)
         wanted.append(sum(found[place - 1, row[place]] for place in range(1, len(row) - 1)))
     found = score(model, SENTENCES)
-    np.testing.assert_allclose(found.log_likelihoods, wanted, rtol=1e-5)
-    assert found.tokens.tolist() == [5, 2, 7, 20, 6]
-
-
-@pytest.mark.long
-def test_sentences_beyond_a_chunk(score, tmp_path, monkeypatch):
-    model, done = make_model(tmp_path), []
-    together = score(model, SENTENCES * 2)
-    monkeypatch.setattr(minimal_pairs, "_CHUNK", 3)
-    apart = score(model, iter(SENTENCES * 2), on_done=done.append)
-    np.testing.assert_allclose(apart.log_likelihoods, together.log_likelihoods, rtol=1e-5)
-    assert done == [3, 6, 9, 10] and apart.tokens.tolist() == together.tokens.tolist()
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
 def test_words_of_several_tokens():
@@ -113,29 +101,22 @@ PAIRS = [
 
 
 def shorter_is_better(sentences, on_done):
-    sentences = list(sentences)
-    on_done(len(sentences))
-    lengths = np.array([len(sentence.split()) for sentence in sentences])
-    return Scores(-1.0 * lengths, lengths, np.array(["?" in sentence for sentence in sentences]))
+    return -np.array([len(sentence.split()) for sentence in sentences], np.float64)
 
 
 def test_accuracies_and_files_of_pairs(tmp_path):
-    done, path = [], tmp_path / "scores.tsv"
-    result = minimal_pairs.evaluate(shorter_is_better, PAIRS, done.append)
-    assert result.correct.tolist() == [1, 0, 0.5, 0]
-    assert result.unknown.tolist() == [False, False, False, True] and done == [8]
-    assert result.summary() == {
-        "length": {"accuracy": pytest.approx(1 / 3), "pairs": 3, "unequal": 3},
-        "tie": {"accuracy": 0.5, "pairs": 1, "unequal": 0},
-        "all": {"accuracy": 0.375, "pairs": 4, "unequal": 3},
+    scores, summary = minimal_pairs.evaluate(shorter_is_better, PAIRS)
+    assert scores.tolist() == [[-2, -3], [-3, -2], [-1, -1], [-5, -2]]
+    assert summary == {
+        "length": {"accuracy": pytest.approx(1 / 3), "pairs": 3},
+        "tie": {"accuracy": 0.5, "pairs": 1},
+        "all": {"accuracy": 0.375, "pairs": 4},
     }
-    result.write(str(path))
-    assert path.read_text().splitlines()[:2] == [
-        "phenomenon\tgood\tbad\tgood_score\tbad_score",
-        "length\ta b\ta b c\t-2.000000\t-3.000000",
-    ]
+    path = tmp_path / "pairs.jsonl"
+    rows = [{"UID": p.phenomenon, "sentence_good": p.good, "sentence_bad": p.bad, "x": 1} for p in PAIRS]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert minimal_pairs.read(str(path)) == PAIRS
-    for content in ("", "phenomenon\tgood\tbad\n", "phenomenon\tgood\tbad\nx\t \tz\n"):
+    for content in ("", "x\n", json.dumps(rows[0] | {"sentence_bad": " "}) + "\n"):
         path.write_text(content)
         with pytest.raises(UserError):
             minimal_pairs.read(str(path))
