@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -25,7 +24,6 @@ from bert_jax.models import Pooler
 from bert_jax.models.assembled import AssembledModel
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.row_inputs import INPUTS, row_inputs
-from bert_jax.objectives.adapters import assemble
 from bert_jax.tokenization import PortableTokenizer, Tokenizer
 
 
@@ -63,7 +61,6 @@ class LoadedModel:
         model: convert.Model,
         dtype: str = "auto",
         log: Callable[[str], None] = print,
-        adapters: Mapping[str, files.PathLike] = types.MappingProxyType({}),
     ):
         self.tokenizer: Tokenizer = tokenizer_of(model)
         # The network and the updates that `encode` does not compute are not kept in memory.
@@ -75,31 +72,15 @@ class LoadedModel:
         self.module: AssembledModel = model.module.clone(config=self.config)
         self.params: dict[str, Any] = nest({name: _read_only(x) for name, x in model.params.items()})
         self.labels = model.labels
-        self._stored: dict[str, Mapping[str, np.ndarray]] = {}
-        self._poolers: dict[str, Any] = {"": self.params.get("pooler")}
-        for name, path in adapters.items():
-            self._add_adapter(name, _adapter(path, model, log))
-
-    def _add_adapter(self, name: str, stored: Mapping[str, np.ndarray]) -> None:
-        self._stored[name] = stored
-        self._embedder.engine.add_adapter(name, stored)
-        both = {**self._model.params, **stored}
-        poolers = assemble({each: x for each, x in both.items() if each.startswith("pooler/")})
-        self._poolers[name] = nest(poolers).get("pooler")
-
-    @property
-    def adapters(self) -> tuple[str, ...]:
-        """Returns the names of the adapters that `encode` can use."""
-        return tuple(self._stored)
 
     def __reduce__(self):
         tokenizer = PortableTokenizer.of(self.tokenizer)
-        return _restored, (self._model.replace(tokenizer=None), tokenizer, self._dtype, self._stored)
+        return _restored, (self._model.replace(tokenizer=None), tokenizer, self._dtype)
 
     def __repr__(self) -> str:
         return f"LoadedModel({self._source!r}: {self._size})"
 
-    def encode(self, texts: Iterable[Text], pooling: str = "", adapter: str = "") -> Encoding:
+    def encode(self, texts: Iterable[Text], pooling: str = "") -> Encoding:
         """Returns the tokens and the last hidden states of texts, or of pairs of texts.
 
         Texts are truncated at the end, at the length that a model for sentence embeddings was trained with,
@@ -111,10 +92,9 @@ class LoadedModel:
             pooling: how `pooled` is computed: "mean" or "max" over the tokens of a text; "cls" or "last", the
                 hidden state at the first or last token; "pooler", the state at [CLS] after the pre-trained
                 dense layer and tanh. "" for the pooling of a sentence encoder, and "mean" for other models.
-            adapter: the name of an adapter; "" for the model itself.
 
         Raises:
-            UserError: the model has no such pooling or adapter, or `texts` is no list of texts and pairs.
+            UserError: the model has no such pooling, or `texts` is no list of texts and pairs.
         """
         if not pooling:
             self._model.check_sentence()
@@ -124,16 +104,13 @@ class LoadedModel:
         if pooling == "pooler" and "pooler" not in self.params:
             raise UserError(f"{self._source} has no pooler; try pooling='mean' or 'cls'")
         check_reads_cls(f"pooling={pooling!r}", pooling, self.config, self._source)
-        if adapter not in ("", *self.adapters):
-            known = ", ".join(self.adapters) or "none, without load(..., adapters={name: path})"
-            raise UserError(f"adapter={adapter!r}: the adapters are {known}")
-        rows = list(self._embedder.stream(texts, adapter=adapter))
+        rows = list(self._embedder.stream(texts))
         batch = self._padded(rows)
         tokens, lengths = batch["input_ids"], batch["lengths"]
         states = np.zeros((*tokens.shape, self.config.hidden_size), np.float32)
         for row, of_text in zip(rows, states, strict=True):
             of_text[: len(row.token_ids)] = row.values[:, 0]
-        pooled = self._pool(states, lengths, pooling, adapter)
+        pooled = self._pool(states, lengths, pooling)
         if self._sentence.normalize:
             pooled = unit_length(pooled)
         return Encoding(tokens, lengths, states, pooled)
@@ -149,10 +126,10 @@ class LoadedModel:
         longest = max((len(row.token_ids) for row in rows), default=0)
         return engine.padded(rows, self.tokenizer.pad_id, len(rows), longest)
 
-    def _pool(self, states: np.ndarray, lengths: np.ndarray, pooling: str, adapter: str) -> np.ndarray:
+    def _pool(self, states: np.ndarray, lengths: np.ndarray, pooling: str) -> np.ndarray:
         if not len(states):
             return np.zeros((0, self.config.hidden_size), np.float32)
-        pooler = self._poolers[adapter] if pooling == "pooler" else None
+        pooler = self.params["pooler"] if pooling == "pooler" else None
         arrays = jax.device_put((states, lengths, pooler))
         return np.array(jax.device_get(_pooled(*arrays, pooling=pooling, config=self.config)))
 
@@ -170,16 +147,8 @@ def _pooled(states: jax.Array, lengths: jax.Array, pooler: Any, *, pooling: str,
     return vectors.astype(jnp.float32)
 
 
-def _restored(
-    model: convert.Model,
-    tokenizer: PortableTokenizer,
-    dtype: str,
-    stored: Mapping[str, Mapping[str, np.ndarray]],
-) -> LoadedModel:
-    restored = LoadedModel(model.replace(tokenizer=tokenizer.tokenizer()), dtype, log=lambda line: None)
-    for name, each in stored.items():
-        restored._add_adapter(name, each)
-    return restored
+def _restored(model: convert.Model, tokenizer: PortableTokenizer, dtype: str) -> LoadedModel:
+    return LoadedModel(model.replace(tokenizer=tokenizer.tokenizer()), dtype, log=lambda line: None)
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:
@@ -188,46 +157,16 @@ def _read_only(array: np.ndarray) -> np.ndarray:
     return view
 
 
-def _adapter(
-    path: files.PathLike, base: convert.Model, log: Callable[[str], None]
-) -> Mapping[str, np.ndarray]:
-    """Returns the trained parameters of a checkpoint with low-rank updates of this base."""
-    model = convert.load(path, log=log)
-    if model.adapter is None:
-        raise UserError(
-            f"{path} has no low-rank updates; expected a PEFT folder or a run with adapter.kind=lora"
-        )
-    for name, array in model.adapter.frozen.items():
-        if name.startswith("encoder/") and not np.array_equal(array, base.params.get(name, np.nan)):
-            raise UserError(f"{path} belongs to another base than {base.source}: {name} differs")
-    if partial := [x for x in model.adapter.params if x.startswith("encoder/") and x not in base.params]:
-        raise UserError(f"{path}: {partial[0]} is trained in some layers only; load it by itself")
-    return model.adapter.stored
-
-
-def load(
-    path: files.PathLike,
-    *,
-    dtype: str = "auto",
-    log: Callable[[str], None] = print,
-    adapters: Mapping[str, files.PathLike] = types.MappingProxyType({}),
-) -> LoadedModel:
-    """Loads the model of a checkpoint.
+def load(path: files.PathLike, *, dtype: str = "auto", log: Callable[[str], None] = print) -> LoadedModel:
+    """Loads the model of a checkpoint, with its parameters and its tokenizer.
 
     Args:
-        path: the same as for `--model`: a work directory or one of its checkpoints, a Hugging Face
+        path: the same as for `--model`: a work directory or one of its checkpoints, a Hugging Face or PEFT
             folder, or the prefix of a TF1 checkpoint; a local path or a URL.
         dtype: the dtype of the computation: "float32", "bfloat16", or "auto", which depends on the platform.
         log: called with one line of text for each notice.
-        adapters: {name: a PEFT folder, or a run with adapter.kind=lora}, for `LoadedModel.encode`. Their base
-            has to be this model, which is in memory once; each adds its updates, and all of one shape use the
-            same compiled programs.
-
-    Returns:
-        The model with its parameters and its tokenizer.
 
     Raises:
-        UserError: there is no checkpoint, it is damaged, or it has no vocabulary; or an adapter belongs to
-            another model.
+        UserError: there is no checkpoint, it is damaged, or it has no vocabulary.
     """
-    return LoadedModel(convert.load(path, log=log), dtype, log, adapters)
+    return LoadedModel(convert.load(path, log=log), dtype, log)

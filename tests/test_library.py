@@ -136,8 +136,6 @@ def test_mistakes_are_told(folder, tmp_path):
     model = bert_jax.load(folder)
     with pytest.raises(UserError, match="pooling='sum': expected one of mean, cls, max, last, pooler"):
         model.encode(["a"], "sum")
-    with pytest.raises(UserError, match="adapter='x': the adapters are none"):
-        model.encode(TEXTS, adapter="x")
     for wrong in ("a", None, {"text": "a cat"}, np.array("a cat"), pa.table({"text": ["a"]})):
         with pytest.raises(UserError, match=r"texts is \w+: expected a list"):
             model.encode(wrong)

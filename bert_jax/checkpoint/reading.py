@@ -387,45 +387,6 @@ def read_stored(
     return _read_newest(path, read, log)
 
 
-def load_stored(
-    path: files.PathLike,
-    abstract: PyTree,
-    known: Mapping[tuple[str, Leaf], jax.Array],
-    *,
-    log=print,
-) -> tuple[str, PyTree, dict[tuple[str, Leaf], jax.Array]]:
-    """Loads trained and frozen parameters as they are stored, except those that are in memory already.
-
-    See `load_params` for the errors.
-
-    Args:
-        path: see `load_params`.
-        log: see `load_params`.
-        abstract: {"params": ..., "frozen": ...}, nested dicts of jax.ShapeDtypeStruct with shardings.
-        known: arrays by their names in the model and what a checkpoint records of them. An array with the
-            same name and digest is not read.
-
-    Returns:
-        The step directory, the arrays in the form of `abstract`, and those that were read, as in `known`.
-    """
-    wanted = flatten(abstract)
-
-    def read(path: str):
-        step = Step.open(path)
-        leaves = step.leaves
-        if missing := [name for name in wanted if name not in leaves]:
-            raise UserError(f"{path}: it has no {some(missing)}")
-        check_shapes(path, leaves, wanted)
-        keys = {name: (_model_name(name), leaves[name]) for name in wanted}
-        arrays = step.read({name: x for name, x in wanted.items() if keys[name] not in known})
-        check_finite(path, arrays)
-        return path, keys, arrays
-
-    step, keys, arrays = _read_newest(path, read, log)
-    found = nest({name: arrays[name] if name in arrays else known[keys[name]] for name in wanted})
-    return step, found, {keys[name]: array for name, array in arrays.items()}
-
-
 def read_state(path: str, abstract_state: PyTree | Callable[[Mapping[str, Leaf]], PyTree]) -> PyTree:
     """Restores a state from a step directory, verified by its checksums.
 

@@ -3,10 +3,9 @@
     bert-jax embed --model=runs/mini --input=texts.txt --output=vectors.npy
     bert-jax embed --model=all-MiniLM-L6-v2 --input=texts.txt --output=vectors.npy --normalize
     bert-jax embed --model=runs/mini --input=texts.txt --output=x.jsonl --pooling=none --layers=-2,-1
-    bert-jax embed --model=runs/mini --input=texts.txt --output=x.jsonl --jsonl_format=google
 
 Each line of the input is a text, blank lines included, and the output has the same order. Files of any length
-are streamed in bounded memory.
+are streamed in bounded memory, except to .safetensors, which is written at the end.
 """
 
 from __future__ import annotations
@@ -44,13 +43,6 @@ def define_flags(define: Define) -> None:
         "output",
         "File to write: .npy (pooled vectors only), .safetensors or .jsonl.",
         required="FILE.npy, .safetensors or .jsonl",
-    )
-    define.choice(
-        "jsonl_format",
-        ["bert_jax", "google"],
-        "Objects of a .jsonl output. bert_jax: with the text and its number; google: what extract_features "
-        "of google-research/bert writes, without the text.",
-        "bert_jax",
     )
     define.overwrite()
     define.string(
@@ -97,7 +89,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             layers = [int(layer) for layer in flags.layers.split(",")]
         except ValueError:
             raise UserError(f"--layers={flags.layers}: expected numbers such as -4,-3,-2,-1") from None
-    embedding.check_output(flags.output, flags.pooling or "", flags.jsonl_format, flags.overwrite)
+    embedding.check_output(flags.output, flags.pooling or "", flags.overwrite)
     texts = text_files.Texts(flags.input, flags.pairs, flags.text_a, flags.text_b)
     compiler_options.enable_compilation_cache()
 
@@ -116,7 +108,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     prefix = _prefix(embedder, flags)
     began = time.monotonic()
     tokens = cut = 0
-    with Progress() as progress, embedding.writer(flags.output, embedder, flags.jsonl_format) as out:
+    with Progress() as progress, embedding.writer(flags.output, embedder) as out:
         progress.start("embedding", text_files.count_lines(flags.input), "texts")
         # The embedder reads ahead by one window of texts, which are kept until they are written.
         ahead, behind = itertools.tee(texts)

@@ -3,7 +3,6 @@
     bert-jax predict --workdir=runs/reviews --input=new.csv --output=predictions.tsv
     bert-jax predict --workdir=runs/cola,runs/mrpc --split=test --output=submission.zip
     bert-jax predict --workdir=runs/reviews --input=-
-    bert-jax predict --workdir=runs/reviews-lora --adapter=spam=runs/spam-lora --input=-
 
 The input has the columns of the training file; labels are optional. For a task with single texts a .txt file
 has one text per line, blank lines included, and no header. The output has one row per row of the input, none
@@ -18,7 +17,6 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from absl import flags as absl_flags
@@ -26,7 +24,7 @@ from etils import epy
 
 from bert_jax.commands import shared
 from bert_jax.errors import UserError
-from bert_jax.io import checks, progress, wording
+from bert_jax.io import checks, progress
 from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define
 
@@ -41,7 +39,7 @@ INSTEAD_OF_ARGUMENTS = shared.TEXTS_ARE_INPUT
 
 _COLUMNS = ("text_a", "text_b", "id")
 # Flags that a .zip does not use, and flags that --input=- does not use.
-_NOT_FOR_ZIP = (*_COLUMNS, "input", "format", "step", "adapter", "null_score_diff_threshold")
+_NOT_FOR_ZIP = (*_COLUMNS, "input", "format", "step", "null_score_diff_threshold")
 _NOT_FOR_LINES = ("output", "overwrite")
 
 
@@ -61,11 +59,6 @@ def define_flags(define: Define) -> None:
     define.string("split", "Instead of --input: the file SPLIT.tsv of the run's data_dir, such as test.")
     for name, what in (("text_a", "the text"), ("text_b", "the second text of a pair"), ("id", "the id")):
         define.string(name, f"Column of {what}. Default: that of the training file.")
-    define.strings(
-        "adapter",
-        "NAME=DIR, of --input=-: the work directory of another run with an adapter over the same base, for "
-        "the lines that name it in their field `adapter`. May be given several times.",
-    )
     define.string(
         "format",
         "auto (by the suffix), tsv, csv or jsonl; for tags conll or jsonl. For standard input: auto, jsonl, "
@@ -82,13 +75,12 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if not of_lines and not flags.output:
         raise UserError("predict needs --output=FILE.tsv")
     is_zip = not of_lines and flags.output.endswith(".zip")
-    unused: tuple[str, ...] = _NOT_FOR_LINES if of_lines else _NOT_FOR_ZIP if is_zip else ("adapter",)
+    unused: tuple[str, ...] = _NOT_FOR_LINES if of_lines else _NOT_FOR_ZIP if is_zip else ()
     if is_zip and flags.split != "test":
         unused += ("split",)
     for name in unused:
         if flags[name].present:
-            kind = "--input=-" if of_lines else "a .zip" if is_zip else "an --input that is a file"
-            raise UserError(f"--{name} is not for {kind}; leave it out")
+            raise UserError(f"--{name} is not for {'--input=-' if of_lines else 'a .zip'}; leave it out")
     if of_lines:
         return _predict_lines(flags)
     if is_zip:
@@ -121,52 +113,21 @@ def _predict_lines(flags: absl_flags.FlagValues) -> int:
     """Predicts the lines of standard input until it ends."""
     if sys.stdin is None:
         raise UserError("--input=-: standard input is closed; expected lines to predict there")
-    directories = _adapters(flags)
-    weights = predictor.Shared() if directories else None
-    model = shared.load_finetuned(flags, shared=weights)
-    options = {"overrides": shared.overrides(flags), "dtype": flags.dtype}
-    others = predictor.load_adapters(model, directories, flags.step, progress.log, **options)
-    # The flags name columns of the files of --workdir alone.
+    model = shared.load_finetuned(flags)
     reader = model.line_reader(flags.format, **_present(flags, *_COLUMNS))
-    adapters = {name: (one, one.line_reader(flags.format)) for name, one in others.items()}
+    began = time.monotonic()
+    with progress.of_batches("compiling", "programs") as on_program:
+        programs = model.warm_up(on_program)
+    progress.log(
+        f"ready: {model.source}, {counted(programs, 'program')} compiled in "
+        f"{time.monotonic() - began:.1f} s; each line is a JSON object, or {reader.expected}"
+    )
     # A separate file object that is never closed: a thread may still wait in it when the command is
     # interrupted, and Python aborts if it has to close sys.stdin while a thread uses it.
     source = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
-    prepare = functools.partial(_warm_up_all, model, others, reader.expected)
-    count, bad = predictor.answer_lines(model, reader, source, sys.stdout.buffer, adapters, prepare)
+    count, bad = predictor.answer_lines(model, reader, source, sys.stdout.buffer)
     progress.log(counted(count, "line") + (f", {bad:,} of them not valid" if bad else ""))
     return 0
-
-
-def _warm_up_all(
-    model: predictor.Predictor, others: Mapping[str, predictor.Predictor], expected: str
-) -> None:
-    """Compiles what a model and its adapters need, and says that they are ready for lines."""
-    began = time.monotonic()
-    programs = 0
-    for name, one in {"": model, **others}.items():
-        with progress.of_batches("compiling", "programs") as on_program:
-            programs += one.warm_up(on_program)
-        if name:
-            progress.log(f"adapter {name}: {one.source}, {wording.size(one.own_bytes)} of its own")
-    progress.log(
-        f"ready: {model.source}, {counted(programs, 'program')} compiled in "
-        f"{time.monotonic() - began:.1f} s; each line is a JSON object, or {expected}"
-    )
-
-
-def _adapters(flags: absl_flags.FlagValues) -> dict[str, str]:
-    """Returns {name: work directory} of --adapter."""
-    directories: dict[str, str] = {}
-    for text in flags.adapter or ():
-        name, _, directory = text.partition("=")
-        if not name or not directory or name in directories or flags.format == "tsv":
-            raise UserError(
-                f"--adapter={text}: expected NAME=DIR, each name once, and --format=auto or jsonl, whose "
-                "lines name their adapter"
-            )
-        directories[name] = directory
-    return directories
 
 
 def _submit(flags: absl_flags.FlagValues) -> int:

@@ -99,7 +99,8 @@ def _services(flags: absl_flags.FlagValues) -> list[http.Service]:
         found.append(http.Embedding(embedder))
         filling = engine.masked_lm_of(model)
         if filling is not None and not filling.config.causal:
-            filler = fill_mask.MaskFiller(model, log, flags.dtype, shared_with=embedder.engine)
+            placed = embedder.engine if filling is model else None
+            filler = fill_mask.MaskFiller(model, log, flags.dtype, shared_with=placed)
             found.append(http.FillMask(filler))
     if flags.workdir:
         options = dict(batch_size=flags.batch_size, dtype=flags.dtype)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import dataclasses
 import functools
 import json
-import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import safetensors.numpy
 
-from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.convert import Model
 from bert_jax.convert.sentences import SentenceVectors, unit_length
 from bert_jax.errors import UserError
@@ -25,7 +25,6 @@ from bert_jax.models import Encoder, Pooler
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import pooling as poolings
 from bert_jax.models.row_inputs import INPUTS, TYPES, packed_inputs, row_inputs
-from bert_jax.objectives.adapters import assemble
 from bert_jax.objectives.embedding import groups as text_groups
 from bert_jax.parallel import placement
 
@@ -35,7 +34,6 @@ POOLINGS = ("mean", "cls", "max", "last", "pooler", "none")
 _NOT_PACKED = ("max", "none")
 
 FORMATS = (".npy", ".safetensors", ".jsonl")
-JSONL_FORMATS = ("bert_jax", "google")
 
 _WINDOW_TEXTS = 16384  # maximum number of texts that are sorted by length at a time
 _WINDOW_BYTES = 128 << 20  # size of the results at which fewer texts are sorted at a time
@@ -168,7 +166,6 @@ class Embedder:
         self,
         texts: Iterable[Text],
         progress: Callable[[int], None] = lambda computed: None,
-        adapter: str = "",
         prefix: str = "",
     ) -> Iterator[Features]:
         """Yields the features of each text or pair of texts (first, second), in their order.
@@ -179,20 +176,18 @@ class Embedder:
         Args:
             texts: any number of texts or pairs.
             progress: called after each batch with the number of texts that have been computed.
-            adapter: see `Engine.outputs`.
             prefix: see `text_rows`.
         """
-        before = 0
+        before = size = 0
         window: list[Row] = []
-        size, only = 0, True
         for row in self.rows(texts, prefix):
             window.append(row)
             size += 4 * self.width * (len(row.token_ids) if self.pooling == "none" else 1)
             if len(window) == _WINDOW_TEXTS or size >= _WINDOW_BYTES:
-                yield from self._window(window, before, progress, adapter)
+                yield from self._window(window, before, progress)
                 before += len(window)
-                window, size, only = [], 0, False
-        yield from self._window(window, before, progress, adapter, len(window) if only else None)
+                window, size = [], 0
+        yield from self._window(window, before, progress, None if before else len(window))
 
     def rows(self, texts: Iterable[Text], prefix: str = "") -> Iterator[Row]:
         """Yields the tokens of each text or pair, truncated to `max_seq_length`; see `text_rows`."""
@@ -203,11 +198,10 @@ class Embedder:
         rows: Sequence[Row],
         before: int,
         progress: Callable[[int], None],
-        adapter: str,
         total: int | None = None,
     ) -> Iterator[Features]:
         values: dict[int, np.ndarray] = {}
-        for numbers, outputs in self.engine.outputs(rows, total=total, adapter=adapter):
+        for numbers, outputs in self.engine.outputs(rows, total=total):
             for i, output in zip(numbers, outputs, strict=True):
                 # A copy does not keep the whole batch, with its padding, in memory.
                 values[i] = output[: len(rows[i].token_ids)].copy() if self.pooling == "none" else output
@@ -261,7 +255,7 @@ def features(
     Those of packed rows are [B, S, layers x H].
 
     Args:
-        params: the parameters `encoder`, and `pooler` for that pooling, as `adapters.assemble` takes them, or
+        params: the parameters `encoder`, and `pooler` for that pooling, some as
             `placement.UnstackedLayers`.
         batch: int32 `input_ids` [B, L]; `lengths` [B], the number of tokens of each row; and `first_lengths`
             [B], the number of tokens before the second text. Packed rows have `starts` [B, S] and
@@ -272,7 +266,7 @@ def features(
         normalize: as in `Embedder`.
         types: the token types of the first and the second text.
     """
-    params = nest(assemble(flatten(placement.restack(params))))
+    params = placement.restack(params)
     if "starts" in batch:
         inputs = batch | packed_inputs(batch, types)
     else:
@@ -297,45 +291,41 @@ def features(
     return vectors
 
 
-def check_output(path: str, pooling: str, jsonl_format: str, overwrite: bool) -> None:
+def check_output(path: str, pooling: str, overwrite: bool) -> None:
     """Raises UserError for an output that cannot be written, before any work; see `io.checks`."""
-    if jsonl_format != JSONL_FORMATS[0] and files.suffix(path) != ".jsonl":
-        raise UserError(f"--jsonl_format={jsonl_format} is for .jsonl, and --output is {path}")
     if files.suffix(path) == ".npy" and pooling == "none":
         raise UserError(f"--output={path}: --pooling=none needs .jsonl or .safetensors")
     checks.check_output_file(path, FORMATS, overwrite=overwrite)
 
 
 @contextlib.contextmanager
-def writer(path: str, embedder: Embedder, jsonl_format: str = JSONL_FORMATS[0]) -> Iterator[Writer]:
+def writer(path: str, embedder: Embedder) -> Iterator[Writer]:
     """Returns a context manager with a writer of features, which creates the file when the block ends.
 
     A local file is written atomically, and is not created if the block raises an exception. The suffix of
     `path` determines the format:
 
     *   .npy: float32 [N, width].
-    *   .safetensors: `embeddings`, float32 [N, width]. With pooling "none": `states`, float32
-        [T, layers, H], for the T tokens of all texts; `token_ids`, int32 [T]; and `offsets`, int64 [N + 1]:
-        text i has the tokens from offsets[i] to offsets[i + 1].
     *   .jsonl: one object per text with `index`, its number from 0; `text`, or `text_a` and `text_b` for a
         pair; and `embedding`, or with pooling "none" `features`, which has each token and the values of its
         layers. Values have six decimal places.
+    *   .safetensors: `embeddings`, float32 [N, width]. With pooling "none": `states`, float32
+        [T, layers, H], for the T tokens of all texts; `token_ids`, int32 [T]; and `offsets`, int64 [N + 1]:
+        text i has the tokens from offsets[i] to offsets[i + 1]. All of them are kept in memory.
 
     Args:
         path: the path of the file.
         embedder: computes the features.
-        jsonl_format: "google" for the objects of extract_features.py in google-research/bert, which have
-            `linex_index` (so spelled there) instead of `index`, and no text.
     """
-    of_json = _GoogleJsonLines if jsonl_format == "google" else _JsonLines
-    kind = {".npy": NpyWriter, ".safetensors": _Safetensors, ".jsonl": of_json}[files.suffix(path)]
+    kinds: dict[str, Callable[..., Writer]]
+    kinds = {".npy": NpyWriter, ".safetensors": _Safetensors, ".jsonl": _JsonLines}
     with atomic.replace_file(path) as file:
-        out = kind(file, embedder)
+        out = kinds[files.suffix(path)](file, embedder)
         yield out
         out.finish()
 
 
-class Writer:
+class Writer(abc.ABC):
     """Base class of the writers of a format.
 
     Attributes:
@@ -344,99 +334,72 @@ class Writer:
 
     def __init__(self, file: IO[bytes], embedder: Embedder):
         self.file, self.embedder, self.texts = file, embedder, 0
-        self._begin()
 
+    @abc.abstractmethod
     def write(self, text: Text, features: Features) -> None:
         """Writes the features of the next text."""
-        self._put(text, features)
-        self.texts += 1
-
-    def _begin(self) -> None: ...
-
-    def _put(self, text: Text, features: Features) -> None:
-        self.file.write(features.values.astype("<f4", copy=False).tobytes())
 
     def finish(self) -> None:
         """Completes the file after the last text."""
+        return  # most formats need nothing
 
 
 class NpyWriter(Writer):
     """Writes float32 [N, width]."""
 
-    def _begin(self):
-        # numpy pads the header so that `finish` can overwrite it with a larger first dimension.
+    def _write_header(self) -> None:
+        # numpy pads the header so that a larger first dimension fits.
         header = dict(descr="<f4", fortran_order=False, shape=(self.texts, self.embedder.width))
         np.lib.format.write_array_header_1_0(self.file, header)
+
+    def write(self, text: Text, features: Features) -> None:
+        """Writes the next vector."""
+        if not self.texts:
+            self._write_header()
+        self.file.write(features.values.astype("<f4", copy=False).tobytes())
+        self.texts += 1
 
     def finish(self) -> None:
         """Writes the header with the number of texts."""
         self.file.seek(0)
-        self._begin()
-
-
-_HEADER = 512  # bytes reserved for the JSON header of a .safetensors file, which is padded with spaces
+        self._write_header()
 
 
 class _Safetensors(Writer):
-    def _begin(self):
-        self.token_ids: list[np.ndarray] = []
-        self.file.write(bytes(8 + _HEADER))
+    def __init__(self, file: IO[bytes], embedder: Embedder):
+        super().__init__(file, embedder)
+        self._rows: list[Features] = []
 
-    def _put(self, text, features):
-        super()._put(text, features)
-        if self.embedder.pooling == "none":
-            self.token_ids.append(features.token_ids)
+    def write(self, text, features):
+        self._rows.append(features)
+        self.texts += 1
 
     def finish(self):
-        width = self.embedder.width
-        if self.embedder.pooling != "none":
-            tensors = {"embeddings": ("F32", [self.texts, width], 4 * self.texts * width)}
+        values, ids = [row.values for row in self._rows], [row.token_ids for row in self._rows]
+        if self.embedder.pooling == "none":
+            offsets = np.cumsum([0, *map(len, ids)], dtype=np.int64)
+            tensors = {"states": np.concatenate(values), "token_ids": np.concatenate(ids), "offsets": offsets}
         else:
-            lengths, layers = [len(token_ids) for token_ids in self.token_ids], len(self.embedder.layers)
-            tokens = sum(lengths)
-            offsets = np.concatenate([[0], np.cumsum(lengths, dtype="<i8")]).astype("<i8")
-            self.file.write(offsets.tobytes())
-            for token_ids in self.token_ids:
-                self.file.write(token_ids.astype("<i4", copy=False).tobytes())
-            tensors = {
-                "states": ("F32", [tokens, layers, width // layers], 4 * tokens * width),
-                "offsets": ("I64", [len(offsets)], offsets.nbytes),
-                "token_ids": ("I32", [tokens], 4 * tokens),
-            }
-        header, place = {}, 0
-        for name, (dtype, shape, size) in tensors.items():
-            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [place, place + size]}
-            place += size
-        self.file.seek(0)
-        self.file.write(struct.pack("<Q", _HEADER) + json.dumps(header).encode().ljust(_HEADER))
+            tensors = {"embeddings": np.stack(values)}
+        self.file.write(safetensors.numpy.save(tensors))
 
 
 class _JsonLines(Writer):
-    def _head(self, text: Text) -> dict[str, Any]:
-        names = {"text": text} if isinstance(text, str) else {"text_a": text[0], "text_b": text[1]}
-        return {"index": self.texts} | names
-
-    def _put(self, text, features):
+    def write(self, text, features):
+        row: dict[str, Any] = {"index": self.texts}
+        row |= {"text": text} if isinstance(text, str) else {"text_a": text[0], "text_b": text[1]}
         # Values are rounded in float64, because a rounded float32 would be written with more than six digits.
         values = np.round(features.values.astype(np.float64), 6).tolist()
-        row = self._head(text)
         if self.embedder.pooling != "none":
             row["embedding"] = values
         else:
-            tokens = self.embedder.tokenizer.tokens
+            tokens, layers = self.embedder.tokenizer.tokens, self.embedder.layers
             row["features"] = [
                 {
                     "token": tokens[i],
-                    "layers": [
-                        {"index": layer, "values": state}
-                        for layer, state in zip(self.embedder.layers, states, strict=True)
-                    ],
+                    "layers": [{"index": n, "values": x} for n, x in zip(layers, states, strict=True)],
                 }
                 for i, states in zip(features.token_ids.tolist(), values, strict=True)
             ]
         self.file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
-
-
-class _GoogleJsonLines(_JsonLines):
-    def _head(self, text):
-        return {"linex_index": self.texts}
+        self.texts += 1

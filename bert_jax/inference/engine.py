@@ -6,7 +6,6 @@ import bisect
 import dataclasses
 import functools
 import itertools
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -201,7 +200,7 @@ class Engine:
             number that suits the platform.
         packs: whether `compute` also takes packed rows, which have `starts` and `first_lengths` [R, S] as of
             `rows.packing`, and returns outputs [R, S, ...] of them.
-        shared_with: an engine. If it is of the same model and dtype, its parameters on the devices are used.
+        shared_with: an engine of the same model and dtype, whose parameters on the devices are used.
         log: called with each line to be logged.
     """
 
@@ -232,27 +231,11 @@ class Engine:
         )
         params = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
         layered = [name for name, x in assembled.parameters(model.module).items() if x.layered]
-        # A weak reference: on accelerators, the arrays of the host are freed when nobody else needs them.
-        self._model, self._dtype = weakref.ref(model), config.execution.dtype
-        there = shared_with._placed(model, self._dtype) if shared_with else {}
+        there: Mapping[str, Any] = shared_with._params if shared_with else {}
         shared = {name: there[name] for name in params if name in there}
         new = {name: x for name, x in params.items() if name not in shared}
-        self._params = shared | placement.place(new, layered, mesh, self._dtype)
-        self._groups = tuple(groups)
-        self._adapted: dict[str, Any] = {"": nest(self._params)}
+        self._params: dict[str, Any] = shared | placement.place(new, layered, mesh, config.execution.dtype)
         self._compute = functools.partial(compute, config=placement.config_for(config, mesh))
-
-    def _placed(self, model: Model, dtype: str) -> Mapping[str, Any]:
-        return self._params if self._model() is model and self._dtype == dtype else {}
-
-    def add_adapter(self, name: str, stored: Mapping[str, np.ndarray]) -> None:
-        """Adds parameters that extend or replace those in the model, as `adapters.assemble` takes them.
-
-        With matmuls in bfloat16, low-rank updates are added to kernels that are already rounded.
-        """
-        replicated = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
-        arrays = {name: x for name, x in stored.items() if name.split("/")[0] in self._groups}
-        self._adapted[name] = nest(self._params | jax.device_put(arrays, replicated))
 
     def outputs(
         self,
@@ -260,7 +243,6 @@ class Engine:
         *,
         total: int | None = None,
         arrays: Callable[[list[Row], int], dict[str, np.ndarray]] = lambda rows, size: {},
-        adapter: str = "",
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields the outputs of rows, a batch at a time, the longest rows first.
 
@@ -270,7 +252,6 @@ class Engine:
             rows: the rows.
             total: the number of all rows if no others follow, so that a few rows make a small batch.
             arrays: returns additional arrays [size, ...] of a batch, for its rows and its padded size.
-            adapter: the name of an adapter; "" for none.
 
         Yields:
             (numbers of b rows, their outputs [b, ...]).
@@ -280,9 +261,8 @@ class Engine:
         # The longest rows come first, so that the first batch shows how much memory all of them need.
         order = np.argsort(-lengths, kind="stable")
         padded_shapes = list(self._shapes(lengths[order], total))
-        dispatch = functools.partial(self._dispatch, self._adapted[adapter])
         if (shape := self._packing(lengths, padded_shapes)) is not None:
-            yield from self._packed_outputs(rows, shape, dispatch)
+            yield from self._packed_outputs(rows, shape)
             return
 
         def batches():
@@ -293,7 +273,7 @@ class Engine:
                 yield numbers, padded(chosen, self._pad_id, size, length) | arrays(chosen, size)
                 begin += size
 
-        for numbers, output in microbatches.pipelined(dispatch, batches()):
+        for numbers, output in microbatches.pipelined(self._dispatch, batches()):
             yield numbers, output[: len(numbers)]
 
     def _shapes(self, lengths: np.ndarray, total: int | None) -> Iterator[tuple[int, int]]:
@@ -323,7 +303,7 @@ class Engine:
         return packing.for_outputs(lengths, self._batch_tokens // devices, devices, cost, padded)
 
     def _packed_outputs(
-        self, rows: Sequence[Row], shape: packing.Packing, dispatch: Callable[..., jax.Array]
+        self, rows: Sequence[Row], shape: packing.Packing
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         data = EncodedRows(
             tokens=np.concatenate([row.token_ids for row in rows]),
@@ -336,7 +316,7 @@ class Engine:
         )
         local_rows = sharding.local_rows(self._mesh, shape.multiple)
         made = packing.output_batches(data, shape, local_rows)
-        for places, output in microbatches.pipelined(lambda make: dispatch(make()), made):
+        for places, output in microbatches.pipelined(lambda make: self._dispatch(make()), made):
             of_rows = [output[row, : len(numbers)] for row, numbers in enumerate(places)]
             yield np.concatenate(places), np.concatenate(of_rows)
 
@@ -363,9 +343,9 @@ class Engine:
             on_program(done, len(needed))
         return len(needed)
 
-    def _dispatch(self, params: Any, batch: dict[str, np.ndarray]) -> jax.Array:
+    def _dispatch(self, batch: dict[str, np.ndarray]) -> jax.Array:
         with sharding.on_mesh(self._mesh):
-            return self._compute(params, sharding.global_batch(batch, self._mesh))
+            return self._compute(nest(self._params), sharding.global_batch(batch, self._mesh))
 
     def _batch_size(self, length: int, total: int | None) -> int:
         devices = self._mesh.size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import os
@@ -12,7 +11,6 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
-import jax
 import ml_collections
 import numpy as np
 
@@ -20,7 +18,7 @@ from bert_jax import checkpoint
 from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.errors import UserError, file_error
 from bert_jax.inference import engine
-from bert_jax.io import files, progress, wording
+from bert_jax.io import files, progress
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
 from bert_jax.models.parameters import layer_axes
@@ -30,26 +28,10 @@ from bert_jax.tasks.lines import SOURCE, LineReader
 from bert_jax.tasks.predictions import Predictions
 from bert_jax.tasks.rows import assembly, batches, outputs, windows
 from bert_jax.tasks.rows.outputs import Costs
-from bert_jax.tasks.setup import split_file, training_objective
-from bert_jax.tasks.table import Malformed, parse_object
+from bert_jax.tasks.setup import split_file
+from bert_jax.tasks.table import Malformed
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import BEST
-
-_PATIENCE = 0.5  # seconds; lines that come within them are read before the model is prepared
-ADAPTER = "adapter"  # the field of a JSON object that names an adapter
-
-
-@dataclasses.dataclass
-class Shared:
-    """What the predictors of several runs keep once.
-
-    Attributes:
-        arrays: parameters on the devices, by name and by what the checkpoints record of them.
-        programs: compiled programs; see `outputs.compile_predict`.
-    """
-
-    arrays: dict[Any, jax.Array] = dataclasses.field(default_factory=dict)
-    programs: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
 
 class Predictor:
@@ -64,8 +46,6 @@ class Predictor:
             suit the devices.
         log: called with each line to be logged.
         overrides: values of fields of the run's configuration that differ from training.
-        shared: what the predictors of several runs keep once. The frozen parameters of a run with an adapter
-            then stay apart from those that it trained, and are those of the other runs if they are equal.
         dtype: the type of the computation, as in `EncoderConfig.for_inference`.
         prepare: called with the predictor before its parameters are read, which take the most time: what it
             checks is reported at once.
@@ -81,7 +61,6 @@ class Predictor:
         batch_size: int = 0,
         log: Callable[[str], None] = print,
         overrides: Mapping[str, Any] = types.MappingProxyType({}),
-        shared: Shared | None = None,
         dtype: str = "auto",
         prepare: Callable[[Predictor], Any] = lambda predictor: None,
     ):
@@ -98,11 +77,9 @@ class Predictor:
         config = fields.of_run(recorded)
         tokenizer = run_directory.load_tokenizer(directory)
         spec = registry.get(config.task)
-        model = config.model.encoder().for_inference(platform.target(), dtype)
         self._mesh = sharding.make_mesh()
-        # Parameters that runs share stay as they are stored.
-        if shared is None:
-            model = placement.config_for(model, self._mesh)
+        model = config.model.encoder().for_inference(platform.target(), dtype)
+        model = placement.config_for(model, self._mesh)
         self.config, self._log = config, log
         self.task = spec.task(fields.of_task(config), spec, run["labels"], tokenizer, model)
         self.task.training_columns = run.get("columns", 0)
@@ -114,14 +91,8 @@ class Predictor:
         self._limits_tokens = bool(batch_size)
         self._sizes = engine.few_sizes(self.batch_size, self._mesh.size)
         self._buckets: tuple[int, ...] = ()
-        source = step or run_directory.best_or_newest(directory)
-        self.shared = shared
         self.objective = self.task.objective()
-        self.own_bytes, self._frozen = 0, None
-        if shared is None:
-            self._params = self._load(source, log)
-        else:
-            self._load_parts(source, shared, log)
+        self._params = self._load(step or run_directory.best_or_newest(directory), log)
         self._predict: Callable = outputs.make_predict(self.objective, self._mesh)
 
     def _load(self, source: str, log: Callable[[str], None]) -> Any:
@@ -133,16 +104,6 @@ class Predictor:
         layered = layer_axes(self.objective.init_shapes)
         dtype = self.task.model_config.execution.dtype
         return nest(placement.place(flatten(params), layered, self._mesh, dtype))
-
-    def _load_parts(self, source: str, shared: Shared, log: Callable[[str], None]) -> None:
-        self.objective = training_objective(self.config, self.task, self.objective)
-        abstract = {"params": sharding.abstract_replicated(self.objective.init, self._mesh)}
-        if (frozen := self.objective.frozen()) is not None:
-            abstract["frozen"] = sharding.shapes_replicated(frozen, self._mesh)
-        self.source, stored, read = checkpoint.load_stored(source, abstract, shared.arrays, log=log)
-        self.own_bytes = sum(array.nbytes for array in read.values())
-        shared.arrays |= read
-        self._params, self._frozen = stored["params"], stored.get("frozen")
 
     def file(self, split: str) -> str:
         """Returns the path of a split's file in the run's configuration; "" if it has none."""
@@ -216,18 +177,14 @@ class Predictor:
         """
         groups = len(data) // data.rows_per_example
         size = next((size for size in self._sizes if size >= groups), self.batch_size)
-        predict = self._predict
-        if self._frozen is not None:
-            predict = functools.partial(_with_frozen, predict, self._frozen)
-        chosen = outputs.Shapes(size, self._buckets) if self._buckets else self._shapes(data, size)
-        return outputs.predict_all(predict, self._params, data, chosen, self._mesh, on_batch=on_batch)
-
-    def _shapes(self, data: batches.EncodedRows, size: int) -> outputs.Shapes:
-        # A run that was trained without packing does not pack: a BiLSTM reads one token at a time.
-        most_tokens = self.batch_size * data.max_seq_length if self._limits_tokens else None
-        return outputs.Shapes.choose(
-            data, size, self._costs, self._mesh, packs=self.task.packs, most_tokens=most_tokens
-        )
+        shapes = outputs.Shapes(size, self._buckets)
+        if not self._buckets:
+            # A run that was trained without packing does not pack: a BiLSTM reads one token at a time.
+            most = self.batch_size * data.max_seq_length if self._limits_tokens else None
+            shapes = outputs.Shapes.choose(
+                data, size, self._costs, self._mesh, packs=self.task.packs, most_tokens=most
+            )
+        return outputs.predict_all(self._predict, self._params, data, shapes, self._mesh, on_batch=on_batch)
 
     @functools.cached_property
     def _costs(self) -> Costs:
@@ -237,8 +194,8 @@ class Predictor:
     def warm_up(self, on_program: Callable[[int, int], None] = progress.not_shown) -> int:
         """Compiles the programs of all shapes that later calls use; returns their number.
 
-        From then on, rows are padded to `engine.few_lengths`. Programs of another run are not compiled again.
-        `on_program` is called with (programs done, all programs).
+        From then on, rows are padded to `engine.few_lengths`. `on_program` is called with (programs done, all
+        programs).
         """
         task = self.task
         longest, group = task.config.max_seq_length, task.objective().choices
@@ -251,16 +208,10 @@ class Predictor:
             for padded in self._buckets
         ]
         predict = outputs.make_predict(self.objective, self._mesh)
-        programs = {} if self.shared is None else self.shared.programs
-        before = len(programs)
         self._predict = outputs.compile_predict(
-            predict, self._mesh, self._params, of_batches, self._frozen, programs, on_program=on_program
+            predict, self._mesh, self._params, of_batches, on_program=on_program
         )
-        return len(programs) - before
-
-
-def _with_frozen(predict: Callable, frozen: Any, params: Any, batch: Any) -> Any:
-    return predict(params, batch, frozen)
+        return len(of_batches)
 
 
 def step_directory(directory: str, which: str) -> str:
@@ -280,48 +231,7 @@ def step_directory(directory: str, which: str) -> str:
     raise UserError(f"--step={which}: {directory} has no such step; expected best, last or its number")
 
 
-def load_adapters(
-    base: Predictor,
-    directories: Mapping[str, str],
-    which: str = BEST,
-    log: Callable[[str], None] = print,
-    overrides: Mapping[str, Any] = types.MappingProxyType({}),
-    dtype: str = "auto",
-) -> dict[str, Predictor]:
-    """Returns {name: predictor} of runs that share the frozen parameters and the programs of another.
-
-    Args:
-        base: a predictor with `shared`.
-        directories: {name: work directory}.
-        which: as in `Predictor`, and so are the other arguments.
-        log: called with one line for each run.
-        overrides: fields of the runs' configurations.
-        dtype: the type of the computation.
-
-    Raises:
-        UserError: a run has another base, or trained all of its parameters.
-    """
-    adapters = {}
-    for name, directory in directories.items():
-        run = Predictor(directory, which, base.batch_size, log, overrides, base.shared, dtype)
-        total = sum(x.nbytes for x in jax.tree.leaves((run._params, run._frozen)))
-        if run.own_bytes > total / 2:
-            raise UserError(
-                f"--adapter={name}={directory}: {wording.size(run.own_bytes)} of its {wording.size(total)} "
-                "are not shared with --workdir; expected a run with adapter.kind from the same init_from"
-            )
-        adapters[name] = run
-    return adapters
-
-
-def answer_lines(
-    model: Predictor,
-    reader: LineReader,
-    source: IO[bytes],
-    out: IO[bytes],
-    adapters: Mapping[str, tuple[Predictor, LineReader]] = types.MappingProxyType({}),
-    prepare: Callable[[], None] = lambda: None,
-) -> tuple[int, int]:
+def answer_lines(model: Predictor, reader: LineReader, source: IO[bytes], out: IO[bytes]) -> tuple[int, int]:
     """Answers every line of a stream with one line of JSON, in order, until the stream ends.
 
     All lines that are waiting when the model becomes idle form the next batch. A malformed line is answered
@@ -332,10 +242,6 @@ def answer_lines(
         reader: parses the lines.
         source: the stream in UTF-8, with one example per line.
         out: the stream that the answers are written to. It is flushed after each batch.
-        adapters: {name: predictor and reader} of other models. If there are any, the field `adapter` of a
-            JSON object names the one that answers it; lines without the field are for `model`.
-        prepare: called once, before the first valid line is answered, or while there is no line to read. The
-            errors of a stream without a valid line are thus reported at once, however long this takes.
 
     Returns:
         (number of lines, number of malformed lines).
@@ -343,41 +249,26 @@ def answer_lines(
     Raises:
         StorageError: the source breaks off.
     """
-    served = {"": (model, reader), **adapters}
-    prepare = functools.cache(prepare)
     count = bad = 0
-    for lines in _waiting(source, model.batch_size, prepare):
-        rows: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    for lines in _waiting(source, model.batch_size):
+        rows: list[tuple[int, dict[str, Any]]] = []
         answers: dict[int, dict[str, Any]] = {}
         for number, line in enumerate(lines, count + 1):
             try:
-                name = _adapter_of(line, adapters) if adapters else ""
-                row = served[name][1].parse(line)
-                rows.setdefault(name, []).append((number, row))
+                rows.append((number, reader.parse(line)))
             except Malformed as error:
                 answers[number] = {"line": number, "error": str(error)}
         count, bad = count + len(lines), bad + len(answers)
         if rows:
-            prepare()
-        for name, parsed in rows.items():
-            predictor, reader = served[name]
-            records = predictor.predict(reader.examples(parsed)).records()
-            answers.update(zip((number for number, _ in parsed), records, strict=True))
+            records = model.predict(reader.examples(rows)).records()
+            answers |= zip((number for number, _ in rows), records, strict=True)
         text = "".join(json.dumps(answers[n], ensure_ascii=False) + "\n" for n in sorted(answers))
         out.write(text.encode("utf-8", "replace"))
         out.flush()
     return count, bad
 
 
-def _adapter_of(line: bytes, adapters: Mapping[str, Any]) -> str:
-    text = line.decode("utf-8-sig", "replace").strip()
-    name = parse_object(text).get(ADAPTER, "") if text.startswith("{") else ""
-    if name not in ("", *adapters):
-        raise Malformed(f"{ADAPTER} {name!r:.60}: expected one of {', '.join(adapters)}")
-    return name
-
-
-def _waiting(source: IO[bytes], most: int, on_idle: Callable[[], None]) -> Iterator[list[bytes]]:
+def _waiting(source: IO[bytes], most: int) -> Iterator[list[bytes]]:
     lines: queue.Queue[bytes | OSError | None] = queue.Queue(2 * most)
 
     def read():
@@ -392,11 +283,7 @@ def _waiting(source: IO[bytes], most: int, on_idle: Callable[[], None]) -> Itera
     threading.Thread(target=read, daemon=True).start()
     end: bytes | OSError | None = b""
     while isinstance(end, bytes):
-        try:
-            taken = [lines.get(timeout=_PATIENCE)]
-        except queue.Empty:
-            on_idle()
-            taken = [lines.get()]
+        taken = [lines.get()]
         # Nothing else takes lines from the queue, so `get` does not block if the queue is not empty.
         while isinstance(taken[-1], bytes) and len(taken) < most and not lines.empty():
             taken.append(lines.get())

@@ -86,12 +86,11 @@ def test_vectors_of_every_format(embed, model, suffix):
     assert "1 of 6 texts is blank" in said.err
 
 
-def test_states_as_extract_features_has_them(embed, model):
-    path, _ = embed("--pooling=none", "--layers=-1,0", "--jsonl_format=google", output="x.jsonl")
+def test_states_as_json_lines(embed, model):
+    path, _ = embed("--pooling=none", "--layers=-1,0", output="x.jsonl")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     expected = Embedder(model, layers=[-1, 0], pooling="none").embed(USED)
-    assert [list(row) for row in rows] == 6 * [["linex_index", "features"]]
-    assert [row["linex_index"] for row in rows] == list(range(6))
+    assert [(row["index"], row["text"]) for row in rows] == list(enumerate(USED))
     assert [f["token"] for f in rows[4]["features"]] == "[CLS] the dog ##s is small . [SEP]".split()
     for row, states in zip(rows, expected, strict=True):
         assert len(row["features"]) == len(states)

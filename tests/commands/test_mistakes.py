@@ -35,7 +35,7 @@ MISTAKES = [
     (["predict", "--workdir=x"], "--input=FILE or --split=SPLIT"),
     (["predict", "--workdir=x", "--split=test", "--output=x.zip", "--id=n"], "--id is not for a .zip"),
     (["predict", "--workdir=x", "--input=-", "--output=x.tsv"], "--output is not for --input=-"),
-    (["predict", "--workdir=x", "--input=-", "--adapter=y"], "--adapter=y"),
+    (["predict", "--workdir=x", "--input=-", "--output=y"], "--output"),
     (["embed", "--model=model", "--input=texts.txt"], "embed needs --output=FILE"),
     (["embed", "--model=model", "--input=texts.txt", "--output=x.txt"], "--output=x.txt: expected a name"),
     (["embed", "--model=model", "--input=none.txt", "--output=x.npy"], "--input=none.txt: no such file"),

@@ -135,20 +135,6 @@ def test_a_bad_line_is_answered_in_its_place(run_of, predict):
     assert predict("", f"--workdir={run_of('classification')}")[:2] == (0, [])
 
 
-@pytest.mark.parametrize(
-    "text, errors", [("", []), ("\n{\n", ["an empty line", "not JSON: "])], ids=["empty", "not valid"]
-)
-def test_a_stream_without_a_valid_line_waits_for_no_compilation(run_of, predict, monkeypatch, text, errors):
-    def refuse(*args):
-        raise AssertionError
-
-    monkeypatch.setattr(predictor.Predictor, "warm_up", refuse)
-    code, answers, said = predict(text, f"--workdir={run_of('classification')}")
-    assert code == 0 and f"{len(errors)} lines" in said and "ready: " not in said
-    assert [answer["line"] for answer in answers] == [n for n, _ in enumerate(errors, 1)]
-    assert all(error in answer["error"] for error, answer in zip(errors, answers, strict=True))
-
-
 @pytest.mark.long
 def test_answers_come_before_the_stream_ends_and_nothing_is_compiled_for_them(run_of):
     model = predictor.Predictor(str(run_of("classification")))

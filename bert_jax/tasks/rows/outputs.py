@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -142,12 +141,10 @@ def compile_predict(
     mesh: jax.sharding.Mesh,
     params: Any,
     shapes: Sequence[dict],
-    frozen: Any = None,
-    programs: dict[Any, Any] | None = None,
     *,
     on_program: Callable[[int, int], None] = progress.not_shown,
 ) -> Callable:
-    """Returns a function (params, global batch, frozen) -> outputs that is compiled for given shapes only.
+    """Returns a function (params, global batch) -> outputs that is compiled for given shapes only.
 
     Args:
         predict: a function that `make_predict` returned.
@@ -155,26 +152,18 @@ def compile_predict(
         params: the parameters, on the mesh.
         shapes: one batch of each shape. All of them must have the same arrays; the function ignores any other
             arrays of the batches that it is called with.
-        frozen: the frozen parameters of the objective, on the mesh; None for none.
-        programs: compiled programs by what they compute. A program that is there is not compiled again, and
-            new ones are added.
         on_program: called with (shapes done, all shapes) at the start and after each shape.
     """
-    programs = {} if programs is None else programs
     compiled, names = {}, ()
     on_program(0, len(shapes))
     for done, batch in enumerate(shapes, 1):
         names = tuple(batch)
-        arguments = params, sharding.global_batch(batch, mesh), *([] if frozen is None else [frozen])
-        lowered = predict.lower(*arguments)
-        key = jax.tree.structure(arguments), hashlib.sha256(lowered.as_text().encode()).digest()
-        if key not in programs:
-            programs[key] = lowered.compile()
-        compiled[batch["input_ids"].shape] = programs[key]
+        program = predict.lower(params, sharding.global_batch(batch, mesh)).compile()
+        compiled[batch["input_ids"].shape] = program
         on_program(done, len(shapes))
 
-    def call(params, batch, *frozen):
-        return compiled[batch["input_ids"].shape](params, {name: batch[name] for name in names}, *frozen)
+    def call(params, batch):
+        return compiled[batch["input_ids"].shape](params, {name: batch[name] for name in names})
 
     return call
 
