@@ -1,4 +1,4 @@
-"""Corruptions of records, checkpoints, adapters, runs and best.json, each determined by its number.
+"""Corruptions of records, checkpoints, runs and best.json, each determined by its number.
 
 Each is detected, which is an error of one line or the checkpoint before, or the data is the same bit for bit.
 """
@@ -190,24 +190,6 @@ class Models(Subject):
         return model.params | {"about": [*about, tokens]}
 
 
-class Adapters(Models):
-    """PEFT folders that bert-jax wrote."""
-
-    skipped = ("README.md",)
-
-    def write(self, folder, seed):
-        source = Path(__file__).parents[1] / "testdata" / "peft" / "bert" / "adapter"
-        model = loading.load(source, log=lambda line: None)
-        base, adapter = loading.load(source.parent / "base"), model.adapter
-        updates = {name: x._replace(a=x.a + seed) for name, x in adapter.updates.items()}
-        adapter = type(adapter)(adapter.base, updates, adapter.params, base.params)
-        params = {name: x for name, x in adapter.merged(base.params).items() if name in model.params}
-        model = model.replace(params=params, adapter=adapter, labels=tuple("abc"[: model.classes]))
-        folder.mkdir()
-        sentence = SentenceVectors("cls", prompts={"query": "q: "})
-        formats.get("peft").write(model.replace(sentence=sentence), folder)
-
-
 class Runs(Models):
     """Work directories as a conversion writes them."""
 
@@ -262,7 +244,6 @@ def try_all(subject, count):
         (Records, 60),
         (Checkpoints, 12),
         (Best, 500),
-        pytest.param(Adapters, 40, marks=pytest.mark.long),
         pytest.param(Runs, 30, marks=pytest.mark.long),
     ],
 )

@@ -6,15 +6,12 @@ A folder has the updates and the head; the rest of the model is in the checkpoin
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import safetensors
 from safetensors.numpy import save_file
 
 from bert_jax.convert import sentences
@@ -22,20 +19,17 @@ from bert_jax.convert.families import CLASSIFIER, Family
 from bert_jax.convert.formats import huggingface, tensorflow1, work_directory
 from bert_jax.convert.formats.base import Format
 from bert_jax.convert.heads import PRETRAINED
-from bert_jax.convert.low_rank import LowRankAdapter, Update
-from bert_jax.convert.model import Model
+from bert_jax.convert.model import LowRankAdapter, Model, Update
 from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.convert.sentences import PairScores
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, files, json_files
+from bert_jax.io import files, json_files
 from bert_jax.models.config import EncoderConfig
 from bert_jax.tokenization import Tokenizer
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 DESCRIPTION = "bert_jax.json"  # what adapter_config.json has no fields for; PEFT does not read it
 _PREFIX = "base_model.model."
-_DIGEST = "bert_jax_digest"  # in the metadata of WEIGHTS; PEFT drops it when it writes the file again
-_DIGESTED = (sentences.MODULES, sentences.SETTINGS, sentences.PROMPTS, f"{sentences.POOLING}/config.json")
 
 _TASKS = {
     "sequence_classification": "SEQ_CLS",
@@ -51,16 +45,16 @@ _READ = {
     "auto_mapping", "peft_version", "revision", "exclude_modules", "layers_to_transform", "layers_pattern",
     "megatron_core", "megatron_config", "qalora_group_size", "ensure_weight_tying",
 }  # fmt: skip
+# Other kinds, and initializations of A and B that also change the base model, are errors.
+_VALUES = {"peft_type": ("LORA",), "bias": ("none",), "init_lora_weights": (True, False, "gaussian")}
+_SCHEMA = {"r": range(1, 2**16), "lora_alpha": float, "base_model_name_or_path": str}
 _DESCRIBED = {
     "head": str,
     "groups": [str],
     "labels": ([str], None),
     "problem_type": str,
     "scores?": {"activation": str, "max_seq_length": int},
-    "digest?": str,
 }
-# Other initializations of A and B also change the base model.
-_INITIALIZATIONS = (True, False, "gaussian")
 
 
 class Peft(Format):
@@ -84,32 +78,30 @@ class Peft(Format):
         """Reads the base model, adds the updates, and replaces the head.
 
         Raises:
-            UserError: the base model is not there, or a field or a tensor is of another kind of adapter.
+            UserError: the base model is missing, or a field or a tensor is of another kind of adapter.
         """
         folder = os.fspath(path)
-        fields = _read_fields(folder)
+        fields, described = _read_fields(folder), {}
         kind, path_of_base = _find_base(folder, fields)
         base = kind.read(path_of_base, ignore=ignore, log=log)
         adapter = _read_adapter(folder, fields, path_of_base, base)
-        described = _read_description(folder, fields)
+        if files.exists(file := os.path.join(folder, DESCRIPTION)):
+            described = json_files.read(file, _DESCRIBED)
         head = described.get("head") or _head(base, fields, adapter.params)
         groups = described.get("groups") or _groups(base, head, adapter.params)
-        merged = adapter.merged(base.params)
-        kept = {name: x for name, x in merged.items() if name.split("/")[0] in groups}
-        if not described:
-            _check_saved(folder, base, head, kept)
-        labels, problem_type = _labels(described, base, head, kept)
-        made = Model(base.config, kept, head, base.tokenizer, labels, folder, problem_type, adapter=adapter)
-        made = made.replace(scores=_scores(folder, described, base, made))
-        if head == "sequence_classification" and made.classes > 1 and not problem_type:
-            log(
-                f"warning: {folder} does not say whether a text has one of its {made.classes} classes or any "
-                "number of them; add problem_type to the config.json of a Hugging Face folder made from it"
-            )
-        if head not in PRETRAINED:
-            return made
-        sentence = sentences.read(folder, base.config.max_seq_length, base.tokenizer)
-        return made.replace(sentence=sentence or base.sentence)
+        params = {name: x for name, x in adapter.merged(base.params).items() if name.split("/")[0] in groups}
+        about: dict[str, Any] = {}
+        theirs, ours = (each.get(CLASSIFIER, np.zeros(0)).shape for each in (base.params, params))
+        if described:
+            about = {name: described[name] for name in ("labels", "problem_type")}
+            about |= {"labels": tuple(about["labels"] or ()) or None}
+            about["scores"] = PairScores(**described.get("scores", {}))
+        elif head == base.head and ours == theirs:
+            about = {name: getattr(base, name) for name in ("labels", "problem_type", "scores")}
+        if head in PRETRAINED:
+            own = sentences.read(folder, base.config.max_seq_length, base.tokenizer)
+            about["sentence"] = own or base.sentence
+        return Model(base.config, params, head, base.tokenizer, source=folder, adapter=adapter, **about)
 
     def read_sentence(
         self, path: files.PathLike, config: EncoderConfig, tokenizer: Tokenizer | None
@@ -127,9 +119,8 @@ class Peft(Format):
         if not base or huggingface.FORMAT.detect(base):
             return ""
         return (
-            f"PEFT and transformers cannot load the base model, {base}: convert it with `bert-jax convert "
-            f"--input={base} --output=DIR --to=huggingface`, and write that DIR as base_model_name_or_path "
-            f"into {CONFIG}"
+            f"PEFT and transformers cannot load the base model, {base}: convert it with --to=huggingface, "
+            f"and write the new path as base_model_name_or_path into {CONFIG}"
         )
 
     def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
@@ -145,42 +136,34 @@ class Peft(Format):
             )
         tensors, targets, rank = _updates_to_files(model, model.adapter)
         whole = _hf_tensors(model, model.adapter.params)
-        modules = _modules(model, whole)
-        alpha = rank * next(iter(model.adapter.updates.values())).scale
-        fields: dict[str, Any] = {
-            "alpha_pattern": {},
-            "auto_mapping": None,
+        fields = {
             "base_model_name_or_path": files.absolute(model.adapter.base),
             "bias": "none",
-            "fan_in_fan_out": False,
             "inference_mode": True,
             "init_lora_weights": True,
-            "layers_pattern": None,
-            "layers_to_transform": None,
-            "lora_alpha": int(alpha) if alpha.is_integer() else alpha,
+            "lora_alpha": rank * next(iter(model.adapter.updates.values())).scale,
             "lora_dropout": 0.0,
-            "modules_to_save": modules or None,
+            "modules_to_save": _modules_to_save(model, whole) or None,
             "peft_type": "LORA",
             "r": rank,
-            "rank_pattern": {},
-            "revision": None,
             "target_modules": targets,
             "task_type": _TASKS.get(model.head),
-            "use_dora": False,
             "use_rslora": False,
         }
         folder = os.fspath(folder)
-        atomic.write_text(os.path.join(folder, CONFIG), json.dumps(fields, indent=2, sort_keys=True) + "\n")
-        description: dict[str, Any] = {"head": model.head, "groups": model.groups}
-        description |= {"labels": model.labels, "problem_type": model.problem_type}
-        if model.scores != PairScores():
-            description["scores"] = dataclasses.asdict(model.scores)
+        sentences.write_json(folder, CONFIG, fields)
+        description = {
+            "head": model.head,
+            "groups": model.groups,
+            "labels": model.labels,
+            "problem_type": model.problem_type,
+            "scores": dataclasses.asdict(model.scores),
+        }
+        sentences.write_json(folder, DESCRIPTION, description)
         if model.sentence and not model.sentence.unsupported:
             sentences.write(model.sentence, model.config.hidden_size, model.config.max_seq_length, folder)
         named = {_PREFIX + name: np.ascontiguousarray(x) for name, x in (tensors | whole).items()}
-        description["digest"] = _digest(folder, fields, description, named)
-        atomic.write_text(os.path.join(folder, DESCRIPTION), json.dumps(description, indent=2) + "\n")
-        save_file(named, os.path.join(folder, WEIGHTS), {"format": "pt", _DIGEST: description["digest"]})
+        save_file(named, os.path.join(folder, WEIGHTS), {"format": "pt"})
         os.chmod(os.path.join(folder, WEIGHTS), os.stat(os.path.join(folder, CONFIG)).st_mode)
 
 
@@ -191,28 +174,17 @@ def _read_fields(folder: str) -> dict[str, Any]:
     file = os.path.join(folder, CONFIG)
     fields = json_files.read(file)
     wrong = [name for name, value in fields.items() if name not in _READ and value]
-    wrong += ["peft_type"] if fields.get("peft_type") != "LORA" else []
-    wrong += ["bias"] if fields.get("bias", "none") != "none" else []
-    wrong += ["init_lora_weights"] if fields.get("init_lora_weights", True) not in _INITIALIZATIONS else []
+    wrong += [name for name, valid in _VALUES.items() if fields.get(name, valid[0]) not in valid]
     if wrong:
         raise UserError(f"{file}: {wrong[0]} is {fields.get(wrong[0])!r}; such an adapter cannot be read")
-    known = {"r": range(1, 2**16), "lora_alpha": float, "base_model_name_or_path": str}
-    json_files.check({name: fields[name] for name in known if name in fields}, known, file)
+    json_files.check({name: fields[name] for name in _SCHEMA if name in fields}, _SCHEMA, file)
     return fields
-
-
-def _read_description(folder: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    file = os.path.join(folder, DESCRIPTION)
-    described = json_files.read(file, _DESCRIBED) if files.exists(file) else {}
-    # Of another task, the file is from before adapter_config.json was written again.
-    return described if _TASKS.get(described.get("head", "")) == fields.get("task_type") else {}
 
 
 def _find_base(folder: str, fields: Mapping[str, Any]) -> tuple[Format, str]:
     named = fields["base_model_name_or_path"]
-    formats = (work_directory.FORMAT, tensorflow1.FORMAT, huggingface.FORMAT)
     for path in (named, os.path.join(folder, named)):
-        for one in formats:
+        for one in (work_directory.FORMAT, tensorflow1.FORMAT, huggingface.FORMAT):
             if files.exists(path) and one.detect(path):
                 return one, path
     raise UserError(
@@ -224,14 +196,6 @@ def _find_base(folder: str, fields: Mapping[str, Any]) -> tuple[Format, str]:
 def _read_adapter(folder: str, fields: Mapping[str, Any], path: str, base: Model) -> LowRankAdapter:
     file = os.path.join(folder, WEIGHTS)
     saved = huggingface.load_safetensors(file)
-    with files.local_copy(file) as copy, safetensors.safe_open(copy, "numpy") as opened:
-        digest = (opened.metadata() or {}).get(_DIGEST)
-    described = _read_description(folder, fields)
-    if digest and {digest, described.get("digest")} != {_digest(folder, fields, described, saved)}:
-        raise UserError(
-            f"{file}: this file or another one of the folder has changed since it was written (its digest "
-            "differs); get the folder anew"
-        )
     stored = {name.removeprefix(_PREFIX): x for name, x in saved.items()}
     tensors, untied = base.family.canonical(stored, folder)
     rank = fields["r"]
@@ -259,19 +223,7 @@ def _read_adapter(folder: str, fields: Mapping[str, Any], path: str, base: Model
     return LowRankAdapter(path, updates, found.params, base.params)
 
 
-def _digest(
-    folder: str, fields: Mapping[str, Any], described: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
-) -> str:
-    about = [{**fields, "base_model_name_or_path": ""}, {**described, "digest": ""}]
-    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
-    for path in (os.path.join(folder, name) for name in _DIGESTED):
-        digest.update(files.read(path) if files.exists(path) else b"")
-    for name, x in sorted(tensors.items()):
-        digest.update(f"{name} {x.dtype} {x.shape}".encode() + x.tobytes())
-    return digest.hexdigest()
-
-
-def _head(base: Model, fields: Mapping[str, Any], params: Collection[str]) -> str:
+def _head(base: Model, fields: Mapping[str, Any], params: Mapping[str, Any]) -> str:
     groups = {name.split("/")[0] for name in params} - {"pooler"}
     task = fields.get("task_type")
     heads = [head for head, name in _TASKS.items() if name == task]
@@ -281,52 +233,11 @@ def _head(base: Model, fields: Mapping[str, Any], params: Collection[str]) -> st
     raise UserError(f"a {base.family.name} with the task {task} has no {', '.join(sorted(groups))}")
 
 
-def _groups(base: Model, head: str, params: Collection[str]) -> set[str]:
+def _groups(base: Model, head: str, params: Mapping[str, Any]) -> set[str]:
     own = {name.split("/")[0] for name in params}
     # The class without a head has the pooler of its base; the others have one where the head reads it.
     of_base = base.family.allowed(head) if head in ("none", base.head) else []
     return own.union(base.family.required(head), of_base)
-
-
-def _check_saved(folder: str, base: Model, head: str, params: Collection[str]) -> None:
-    # transformers initializes modules that the base lacks, and PEFT saves only the classifier by itself.
-    missing = set(base.family.required(head)) - {name.split("/")[0] for name in params}
-    named = [
-        one.names[HUGGINGFACE].removeprefix(f"{base.family.base}.").split(".")[0]
-        for one in base.family.table
-        if one.ours.split("/")[0] in missing and (not one.heads or head in one.heads)
-    ]
-    if modules := [*dict.fromkeys(named)]:
-        raise UserError(
-            f"{folder}: the base model {base.source} has no {' and no '.join(modules)}, and neither has the "
-            f"folder; train it again with modules_to_save={modules}"
-        )
-
-
-def _labels(
-    described: Mapping[str, Any], base: Model, head: str, params: Mapping[str, np.ndarray]
-) -> tuple[tuple[str, ...] | None, str]:
-    if described:
-        labels = tuple(described["labels"] or ())
-        fitting = CLASSIFIER in params and len(labels) == params[CLASSIFIER].shape[0]
-        return labels if fitting else None, described["problem_type"]
-    # A folder of PEFT has none.
-    return (base.labels, base.problem_type) if _has_outputs_of(base, head, params) else (None, "")
-
-
-def _scores(folder: str, described: Mapping[str, Any], base: Model, model: Model) -> PairScores:
-    if described or model.head != "sequence_classification":
-        return PairScores(**described.get("scores", {}))
-    positions = base.config.max_seq_length
-    own = sentences.read_scores(folder, {}, positions)
-    of_base = base.scores if _has_outputs_of(base, model.head, model.params) else PairScores()
-    length = own if sentences.read_length(folder, positions) else of_base
-    return PairScores(own.activation or of_base.activation, length.max_seq_length)
-
-
-def _has_outputs_of(base: Model, head: str, params: Mapping[str, np.ndarray]) -> bool:
-    theirs = base.params.get(CLASSIFIER)
-    return head == base.head and (theirs is None or theirs.shape == params[CLASSIFIER].shape)
 
 
 def _hf_tensors(model: Model, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -337,18 +248,20 @@ def _hf_tensors(model: Model, params: Mapping[str, np.ndarray]) -> dict[str, np.
     return {name.removeprefix(prefix): x for name, x in tensors.items()}
 
 
-def _modules(model: Model, trained: Collection[str]) -> list[str]:
-    everything = _hf_tensors(model, model.params)
-    modules = set()
+def _modules_to_save(model: Model, trained: Mapping[str, Any]) -> list[str]:
+    """Returns the outermost modules that consist of trained tensors only."""
+    everything, modules = _hf_tensors(model, model.params), set()
     for name in trained:
         path = name.split(".")[:-1]
-        for count in range(1, len(path) + 1):
-            module = ".".join(path[:count])
-            if all(other in trained for other in everything if other.startswith(f"{module}.")):
-                modules.add(module)
-                break
-        else:
+        outer = (".".join(path[:count]) for count in range(1, len(path) + 1))
+        whole = (
+            module
+            for module in outer
+            if all(other in trained for other in everything if other.startswith(f"{module}."))
+        )
+        if not (module := next(whole, "")):
             raise UserError(f"{model.source}: PEFT has no name for {name} without the rest of its module")
+        modules.add(module)
     return sorted(modules)
 
 
@@ -361,13 +274,11 @@ class _Modules(NamedTuple):
 def _modules_of(family: Family, config: EncoderConfig, head: str) -> list[_Modules]:
     found: dict[tuple[str, ...], _Modules] = {}
     for one in family.table:
-        if not one.ours.endswith("/kernel") or HUGGINGFACE not in one.names:
-            continue
-        if one.heads and head not in one.heads:
-            continue
-        for kernel, theirs, stacked in one.tensors(HUGGINGFACE, config):
-            names = tuple(tensor.removesuffix(".weight") for tensor in theirs)
-            found.setdefault(names, _Modules(names, [], stacked)).kernels.append(kernel)
+        named = one.ours.endswith("/kernel") and HUGGINGFACE in one.names
+        if named and (not one.heads or head in one.heads):
+            for kernel, theirs, stacked in one.tensors(HUGGINGFACE, config):
+                names = tuple(tensor.removesuffix(".weight") for tensor in theirs)
+                found.setdefault(names, _Modules(names, [], stacked)).kernels.append(kernel)
     return list(found.values())
 
 
@@ -380,9 +291,8 @@ def _factors(
 ) -> list[tuple[np.ndarray, np.ndarray] | None]:
     """Returns A [layers, *inputs, rank] and B [layers, rank, *outputs] of each kernel of some modules.
 
-    They are 0 for a layer without an update. The kernels of a module share its A. What `_joined` and padding
-    fill with zeros is dropped: columns of B that are 0 for a kernel, with their rows of A. A kernel of zeros
-    alone has no update, unless all are, as before training.
+    They are 0 for a layer without an update. What `_joined` and padding fill with zeros is dropped, and a
+    kernel of zeros alone has no update, unless all are, as before training.
     `pairs` are `lora_A` and `lora_B` of each layer, None for a layer that has none.
     """
     given = {None if a is None or b is None else (a.shape, b.shape) for a, b in pairs if a is not b}
@@ -410,15 +320,17 @@ def _factors(
 
 def _updates_to_files(model: Model, adapter: LowRankAdapter) -> tuple[dict[str, np.ndarray], list[str], int]:
     pairs: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    targets: list[str] = []
-    others: list[str] = []
+    targets: set[str] = set()
+    others: set[str] = set()
     for one in _modules_of(model.family, model.config, model.head):
-        modules: Sequence[str] = one.names
-        if model.head == "none":
-            modules = [module.removeprefix(f"{model.family.base}.") for module in modules]
+        prefix = f"{model.family.base}." if model.head == "none" else ""
+        modules = [module.removeprefix(prefix) for module in one.names]
         updates = [adapter.updates.get(kernel) for kernel in one.kernels]
-        (targets if any(update is not None for update in updates) else others).extend(modules)
-        for layer, module in enumerate(modules if modules[0] in targets else ()):
+        if not any(updates):
+            others.update(modules)
+            continue
+        targets.update(modules)
+        for layer, module in enumerate(modules):
             at = layer if one.stacked else ...
             pairs[module] = _joined([update and (update.a[at], update.b[at]) for update in updates])
     rank = max(len(a) for a, _ in pairs.values())
@@ -427,10 +339,10 @@ def _updates_to_files(model: Model, adapter: LowRankAdapter) -> tuple[dict[str, 
         missing = rank - len(a)
         tensors[f"{module}.lora_A.weight"] = np.pad(a, ((0, missing), (0, 0)))
         tensors[f"{module}.lora_B.weight"] = np.pad(b, ((0, 0), (0, missing)))
-    short = sorted({module.rpartition(".")[2] for module in targets})
-    if any(module.rpartition(".")[2] in short for module in others):
-        short = sorted(targets)  # PEFT compares the ends of names, and these would be those of others too
-    return tensors, short, rank
+    short = {module.rpartition(".")[2] for module in targets}
+    if short & {module.rpartition(".")[2] for module in others}:
+        short = targets  # PEFT compares the ends of names, and these would be those of others too
+    return tensors, sorted(short), rank
 
 
 def _joined(pairs: Sequence[tuple[np.ndarray, np.ndarray] | None]) -> tuple[np.ndarray, np.ndarray]:

@@ -15,8 +15,7 @@ from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.convert import families
 from bert_jax.convert.formats.base import Format
 from bert_jax.convert.heads import head_of
-from bert_jax.convert.low_rank import LowRankAdapter
-from bert_jax.convert.model import Model, params_of_head
+from bert_jax.convert.model import LowRankAdapter, Model, params_of_head
 from bert_jax.convert.sentences import PairScores, SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.io import files, json_files
