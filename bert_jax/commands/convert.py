@@ -38,7 +38,7 @@ with epy.lazy_imports():
 
 EXPORTS = ("onnx", "stablehlo")
 # Flags that change the model on its way.
-CHANGES = ("vocab", "add_tokens", "pad_vocab_to", "positions", "position_method", "layers", "dtype", "head")
+CHANGES = ("vocab", "add_tokens", "pad_vocab_to", "positions", "layers", "dtype", "head")
 
 
 def define_flags(define: Define) -> None:
@@ -74,12 +74,8 @@ def define_flags(define: Define) -> None:
         "Pad the rows of the vocabulary to a multiple of this, such as 128, which does not change results; 0 "
         "removes such rows.",
     )
-    define.integer("positions", "New number of tokens of the longest sequence.")
-    define.choice(
-        "position_method",
-        ["tile", "interpolate"],
-        "How to fill a longer table of positions: by repeating the old one, or by stretching it.",
-        "tile",
+    define.integer(
+        "positions", "New number of tokens of the longest sequence; a longer table repeats the old one."
     )
     absl_flags.DEFINE_list(
         "layers",
@@ -111,8 +107,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if flags.to in EXPORTS:
         return _export(flags)
     target = formats.get(flags.to)
-    if flags.push_to:
-        model_card.check_push(flags.push_to)
+    if flags.push_to and flags.push_to.count("/") != 1:
+        raise UserError(f"--push_to={flags.push_to}: expected USER/NAME")
     if not target.takes_changes:
         _check_no_changes(flags)
     command = command_line("convert", flags)
@@ -193,7 +189,7 @@ def change(
     elif flags.vocab:
         tokenizer = families.load_tokenizer(flags.vocab, model.config)
         model, report = vocabulary.replace_vocabulary(model, tokenizer)
-        log(str(report))
+        log(report)
     if flags.add_tokens:
         model = _add_tokens(model, flags.add_tokens, vocab_path, log)
     if flags.head:
@@ -209,13 +205,17 @@ def change(
         log(f"layers: {before} -> {len(layers)} ({', '.join(map(str, layers))})")
     if flags.positions is not None:
         before = model.config.max_seq_length
-        model = surgery.resize_positions(model, flags.positions, flags.position_method)
-        how = flags.position_method if flags.positions > before else "the first ones"
-        if surgery.POSITIONS not in model.params:
-            how = "the model has no position table"
-        log(f"positions: {before} -> {flags.positions} ({how})")
+        model = surgery.resize_positions(model, flags.positions)
+        log(f"positions: {before} -> {flags.positions}")
     if flags.pad_vocab_to is not None:
-        model = _pad(model, flags, log)
+        shared.at_least(flags, pad_vocab_to=0)
+        before = model.config.vocab_size
+        model = (
+            surgery.pad_vocabulary(model, flags.pad_vocab_to)
+            if flags.pad_vocab_to
+            else surgery.unpad_vocabulary(model)
+        )
+        log(f"rows of the vocabulary: {before:,} -> {model.config.vocab_size:,}")
     if flags.dtype:
         model = surgery.cast(model, flags.dtype)
         log(f"dtype: {flags.dtype}")
@@ -234,18 +234,5 @@ def _add_tokens(
     tokenizer = tokenization.restore(vocab_path, old.settings() | {"digest": ""})
     tokenizer.added_tokens = old.added_tokens
     model, report = vocabulary.replace_vocabulary(model, tokenizer)
-    log(str(report))
+    log(report)
     return model
-
-
-def _pad(model: convert.Model, flags: absl_flags.FlagValues, log: Callable[[str], None]) -> convert.Model:
-    shared.at_least(flags, pad_vocab_to=0)
-    before, note = model.config.vocab_size, ""
-    if flags.pad_vocab_to:
-        changed = surgery.pad_vocabulary(model, flags.pad_vocab_to)
-    else:
-        changed = surgery.unpad_vocabulary(model)
-        if not surgery.rows_are_padding(model, changed.config.vocab_size):
-            note = " (some are learned and not padding: masked LM probabilities change)"
-    log(f"rows of the vocabulary: {before:,} -> {changed.config.vocab_size:,}{note}")
-    return changed

@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-from urllib.parse import unquote
 
 from etils import epy
 
@@ -81,26 +80,13 @@ def make(model: Model, source: str, command: str, usage: tuple[str, Sequence[str
 def of_run(directory: str) -> str:
     """Returns the card of a fine-tuning run as Markdown, for its work directory."""
     run = run_directory.read_run(directory)
-    return _title(run) + _training(run) + _results(run_directory.find_root(directory))
-
-
-def of_repeats(run: str, settings: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the card of fine-tuning runs that differ in seed and setting, for their common directory.
-
-    Args:
-        run: the work directory of one run of the best setting.
-        settings: the summaries of the settings (`runs.grid.summarize`), best first.
-    """
-    described = run_directory.read_run(run)
-    columns, rows = ("median", "best", "worst", "deviation"), []
-    for one in settings:
-        setting = ",".join(public_path(unquote(part)) for part in one["setting"].split(",")) or "-"
-        for metric, scores in one["scores"].items():
-            values = [f"{scores[column]:.4g}" for column in columns]
-            rows.append([setting, metric, *values, one["seeds"], one["degenerate"]])
-    header = ("setting", "metric", *columns, "seeds", "degenerate")
-    without_seed = {**described, "config": {**described["config"], "seed": None}}
-    return _title(described) + _table("Held-out results", header, rows) + _training(without_seed)
+    model = run["config"]["model"]
+    kind = model.get("model_type") or "bert"  # older runs have none
+    name = FAMILIES[kind].name if kind in FAMILIES else kind
+    size = f"{counted(model['num_hidden_layers'], 'layer')} of {model['hidden_size']}"
+    labels = f"\nLabels: {', '.join(run['labels'])}.\n" if run.get("labels") else ""
+    title = f"# {run['config']['task']}, fine-tuned: {name}, {size}\n{labels}"
+    return title + _training(run) + _results(run_directory.find_root(directory))
 
 
 def _usage(model: Model) -> tuple[str, Sequence[str]]:
@@ -120,15 +106,6 @@ def _usage(model: Model) -> tuple[str, Sequence[str]]:
     ]
 
 
-def _title(run: Mapping[str, Any]) -> str:
-    model = run["config"]["model"]
-    kind = model.get("model_type") or "bert"  # older runs have none
-    name = FAMILIES[kind].name if kind in FAMILIES else kind
-    size = f"{counted(model['num_hidden_layers'], 'layer')} of {model['hidden_size']}"
-    labels = f"\nLabels: {', '.join(run['labels'])}.\n" if run.get("labels") else ""
-    return f"# {run['config']['task']}, fine-tuned: {name}, {size}\n{labels}"
-
-
 def _table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     lines = (f"| {' | '.join(map(str, cells))} |\n" for cells in (header, ["---"] * len(header), *rows))
     return f"\n## {title}\n\n{''.join(lines)}"
@@ -144,7 +121,7 @@ def _training(run: Mapping[str, Any]) -> str:
     facts["records"] = (run.get("records") or {}).get("fingerprint")
     facts |= {f"{split} file, SHA-256": digest for split, digest in (run.get("files") or {}).items()}
     # A seed of 0 is meaningful; any other fact that is 0 or empty is skipped.
-    rows = [fact for fact in facts.items() if fact[1] or (fact[0] == "seed" and fact[1] == 0)]
+    rows = [fact for fact in facts.items() if fact[1] or fact == ("seed", 0)]
     command = run.get("command_line")
     return _table("Training", ("", ""), rows) + (
         f"\n```\n{public_command(command)}\n```\n" if command else ""
@@ -152,11 +129,6 @@ def _training(run: Mapping[str, Any]) -> str:
 
 
 def _results(root: str) -> str:
-    scores = [(name, f"{value:.4g}") for name, value in _scores(root).items()]
-    return _table("Held-out results", ("metric", "value"), scores) if scores else ""
-
-
-def _scores(root: str) -> Mapping[str, float]:
     best, metrics = os.path.join(root, "best.json"), os.path.join(root, "metrics.jsonl")
     scores: Mapping[str, Any] = {}
     if files.exists(best):
@@ -165,7 +137,8 @@ def _scores(root: str) -> Mapping[str, float]:
         for row in json_files.read_line_files(metrics):
             if row.get("kind") == "eval":
                 scores = {name: value for name, value in row.items() if name not in ("kind", "step")}
-    return {name: value for name, value in scores.items() if json_files.is_of(value, float)}
+    rows = [(name, f"{value:.4g}") for name, value in scores.items() if json_files.is_of(value, float)]
+    return _table("Held-out results", ("metric", "value"), rows) if rows else ""
 
 
 def public_path(path: str) -> str:
@@ -193,12 +166,6 @@ def public_command(command: str) -> str:
         elif name.removeprefix("--") not in _OF_THE_MACHINE:
             words.append(f"{name}={','.join(map(public_path, value.split(',')))}")
     return shlex.join(words)
-
-
-def check_push(repository: str) -> None:
-    """Raises UserError if the name of a repository is invalid."""
-    if repository.count("/") != 1 or not all(repository.split("/")):
-        raise UserError(f"--push_to={repository}: expected USER/NAME")
 
 
 def push(folder: str, repository: str) -> str:

@@ -24,7 +24,6 @@ POSITIONS = "encoder/embeddings/position_embeddings"
 BIASES = ("mlm/bias", "mlm/decoder/bias")  # of the masked LM head; a model has one of them, or none
 KERNEL = "mlm/decoder/kernel"  # [H, vocabulary], of a head that does not use the word embeddings
 
-POSITION_METHODS = ("tile", "interpolate")
 DTYPES = {
     "float32": np.dtype(np.float32),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
@@ -38,12 +37,9 @@ PADDING_BIAS = -1e4
 def pad_vocabulary(model: Model, multiple: int) -> Model:
     """Pads the vocabulary with rows up to a multiple of `multiple`, so that it can be sharded evenly.
 
-    The added word embeddings are 0 and their masked LM biases are -1e4, so the logit of an added id is -1e4
-    at every position. In float32, bfloat16 and float16, the softmax assigns exactly 0 to an added id, so the
-    loss and all gradients of real parameters are unchanged, and the gradients of the added rows and biases
-    are exactly 0. Adam therefore does not change them: rows of 0 stay 0 under weight decay, and biases are
-    not decayed. They can be removed again after training. An optimizer that divides by the norms of whole
-    parameters (LAMB) does see the larger norm of the biases.
+    The added word embeddings are 0 and their masked LM biases are -1e4: in float32, bfloat16 and float16, the
+    softmax assigns exactly 0 to an added id, so the loss and all gradients are unchanged, and those of the
+    added rows and biases are 0. Adam does not change them; LAMB sees the larger norm of the biases.
 
     Args:
         model: the model. It is returned unchanged if its number of rows already is a multiple.
@@ -91,57 +87,27 @@ def change_rows(model: Model, size: int, change: Callable[[np.ndarray], np.ndarr
 
 
 def unpad_vocabulary(model: Model) -> Model:
-    """Removes the rows beyond the tokenizer's vocabulary, whatever their values; see `rows_are_padding`."""
+    """Removes the rows beyond the tokenizer's vocabulary, whatever their values."""
     if model.tokenizer is None:
         raise UserError(f"{model.source or 'the model'} has no vocabulary, so its size is unknown")
     size = model.tokenizer.vocab_size
     return change_rows(model, size, lambda rows: rows[:size])
 
 
-def rows_are_padding(model: Model, size: int) -> bool:
-    """True if the rows from `size` on are padding made by `pad_vocabulary`, not learned rows."""
-    if np.any(model.params[WORDS][size:]):
-        return False
-    # -1e4 is rounded in bfloat16; no learned bias comes near half of it.
-    biases = [model.params[name] for name in BIASES if name in model.params]
-    return all(np.all(bias[size:] < PADDING_BIAS / 2) for bias in biases)
-
-
-def resize_positions(model: Model, positions: int, method: str = "tile") -> Model:
+def resize_positions(model: Model, positions: int) -> Model:
     """Changes the number of tokens of the longest sequence.
 
-    A table of position embeddings becomes longer or shorter. A shorter one keeps the first rows. Rows before
-    the first token's (RoBERTa's `position_offset`) stay as they are. A model without such a table, as
-    ModernBERT, keeps its parameters.
-
-    Args:
-        model: the model.
-        positions: the number of tokens.
-        method: how a longer table is filled. "tile" repeats the table from its first row on (Beltagy et al.
-            2020, section 5): text that fitted before gives the same results. "interpolate" stretches the
-            table: row i is taken at i (old - 1) / (new - 1) with linear weights (Dosovitskiy et al. 2021,
-            section 3.2): the global order is kept, but short text gives other results too. Both methods
-            require further training on long text.
+    A longer table of position embeddings repeats the table from its first row on (Beltagy et al. 2020,
+    section 5): text that fitted before gives the same results, and longer text needs further training. A
+    shorter one keeps the first rows. Rows before the first token's (RoBERTa's `position_offset`) stay as they
+    are. A model without such a table, as ModernBERT, keeps its parameters.
     """
-    if positions < 1 or method not in POSITION_METHODS:
-        raise UserError(
-            f"{positions} positions by {method}: expected 1 or more, and one of {', '.join(POSITION_METHODS)}"
-        )
+    if positions < 1:
+        raise UserError(f"{positions} positions: expected 1 or more")
     offset, params = model.config.position_offset, dict(model.params)
     if POSITIONS in params:
         before, table = np.split(params[POSITIONS], [offset])
-        old = len(table)
-        if positions <= old:
-            table = table[:positions]
-        elif method == "tile":
-            table = table[np.arange(positions) % old]
-        else:
-            at = np.arange(positions) * (old - 1) / (positions - 1)
-            below = at.astype(int)
-            above, weight = np.minimum(below + 1, old - 1), (at - below)[:, None]
-            values = table.astype(np.float64)
-            table = ((1 - weight) * values[below] + weight * values[above]).astype(table.dtype)
-        params[POSITIONS] = np.concatenate([before, table])
+        params[POSITIONS] = np.concatenate([before, table[np.arange(positions) % len(table)]])
     config = model.config.replace(max_position_embeddings=positions + offset)
     sentence = model.sentence
     if sentence and sentence.max_seq_length:

@@ -5,7 +5,6 @@ Tokens of both vocabularies keep their embeddings; a new token gets the mean of 
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -31,25 +30,8 @@ _ANCHOR = "\ue000"
 _Key = tuple[str, bool]
 
 
-@dataclasses.dataclass(frozen=True)
-class VocabularyReport:
-    """The numbers of tokens of a change."""
-
-    kept: int  # in both vocabularies
-    new: int  # only in the new vocabulary
-    fallback: int  # of these, without known subwords
-    dropped: int  # only in the old vocabulary
-
-    def __str__(self) -> str:
-        return (
-            f"vocabulary: {self.kept + self.dropped:,} -> {self.kept + self.new:,} tokens; "
-            f"{self.kept:,} kept, {self.new:,} new ({self.fallback:,} of them without known subwords), "
-            f"{self.dropped:,} dropped"
-        )
-
-
-def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, VocabularyReport]:
-    """Returns the model with another vocabulary, and a report.
+def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, str]:
+    """Returns the model with another vocabulary, and a line with the numbers of tokens.
 
     A token of both vocabularies keeps its row of the word embeddings and its masked LM bias, even if its id
     changes; special tokens are matched by role. A new token gets the mean of its subwords under the old
@@ -71,11 +53,10 @@ def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, Vocab
     groups = [sources[key] or everything for key in keys]
 
     common = sum(key in rows for key in keys)
-    report = VocabularyReport(
-        kept=common,
-        new=len(keys) - common,
-        fallback=sum(not sources[key] for key in keys),
-        dropped=old.vocab_size - len(rows.keys() & set(keys)),
+    unknown, dropped = sum(not sources[key] for key in keys), old.vocab_size - len(rows.keys() & set(keys))
+    report = (
+        f"vocabulary: {old.vocab_size:,} -> {len(keys):,} tokens; {common:,} kept, "
+        f"{len(keys) - common:,} new ({unknown:,} of them without known subwords), {dropped:,} dropped"
     )
     size = tokenizer.vocab_size
     return change_rows(model, size, lambda rows: _means(rows, groups), tokenizer=tokenizer), report

@@ -17,7 +17,6 @@ import jax
 import ml_collections
 import numpy as np
 
-from bert_jax.convert import model_card
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files, json_files
 from bert_jax.parallel import distributed
@@ -96,8 +95,6 @@ def run_all(
     summaries.sort(key=lambda summary: -sign * summary["scores"][metric]["median"])
     if jax.process_index() == 0:
         atomic.write_text(os.path.join(directory, SUMMARY_FILE), json.dumps(summaries, indent=2) + "\n")
-        card = model_card.of_repeats(best_run(directory, summaries[0], config), summaries)
-        atomic.write_text(os.path.join(directory, model_card.FILE), card)
     return summaries
 
 

@@ -61,7 +61,7 @@ def test_a_permuted_vocabulary_gives_the_same_logits_for_permuted_ids(model, tmp
     order = np.random.default_rng(0).permutation(len(OLD))
     tokenizer = load(tmp_path / "new.txt", [OLD[i] for i in order])
     permuted, report = vocabulary.replace_vocabulary(model, tokenizer)
-    assert (report.kept, report.new, report.dropped) == (len(OLD), 0, 0)
+    assert report.startswith(f"vocabulary: {len(OLD)} -> {len(OLD)} tokens; {len(OLD)} kept, 0 new")
     ids = np.random.default_rng(1).integers(0, len(OLD), (2, 8)).astype(np.int32)
     new_ids = np.argsort(order)[ids].astype(np.int32)
     apply = jax.jit(PretrainingModel(model.config).apply)
@@ -81,7 +81,7 @@ def test_there_and_back_to_any_order_is_the_same_model(tmp_path_factory, seed):
     extra = ["more", "##words"]
     there, _ = vocabulary.replace_vocabulary(model, load(path / "n.txt", [*rng.permutation(OLD), *extra]))
     back, report = vocabulary.replace_vocabulary(there, old)
-    assert (report.kept, report.new, report.dropped) == (len(OLD), 0, 2)
+    assert f"{len(OLD)} kept, 0 new" in report and report.endswith(" 2 dropped")
     for name, x in model.params.items():
         np.testing.assert_array_equal(back.params[name], x)
 
@@ -106,7 +106,7 @@ def test_a_new_token_is_the_mean_of_its_pieces(model, tmp_path, token, pieces):
     expected = rows(model, *(pieces or OLD)).mean(axis=0)
     np.testing.assert_allclose(rows(new, token)[0], expected, rtol=1e-6, atol=1e-7)
     np.testing.assert_array_equal(rows(new, *OLD), rows(model, *OLD))
-    assert (report.kept, report.new, report.fallback) == (len(OLD), 1, int(pieces is None))
+    assert f"{len(OLD)} kept, 1 new ({int(pieces is None)} of them" in report
     assert new.config.vocab_size == new.tokenizer.vocab_size == len(OLD) + 1
 
 
@@ -127,7 +127,7 @@ def test_added_tokens_take_the_unused_places_and_then_the_end(model):
 def test_byte_level_bpe_replaces_and_is_replaced(model):
     bpe = tokenization.load(Path(__file__).resolve().parents[1] / "testdata" / "bpe")
     new, report = vocabulary.replace_vocabulary(model, bpe)
-    assert report.kept + report.new == bpe.vocab_size and report.kept > 5
+    assert f"-> {bpe.vocab_size} tokens" in report
     roles = [(model.tokenizer.special_tokens[role], token) for role, token in bpe.special_tokens.items()]
     for old, token in [*roles, ("the", "\u0120the"), ("##ing", "ing"), ("!", "!")]:
         if old in ("##ing", "!") and token not in bpe.tokens:

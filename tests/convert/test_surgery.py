@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.conversions import random_model
 from support.models import VOCAB, tiny_config
 
@@ -78,47 +76,15 @@ def test_padding_changes_no_loss_and_no_gradient_and_its_own_gradients_are_zero(
         np.testing.assert_allclose(padded_gradient[name], x, atol=tolerance, err_msg=name)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_padding_is_recognised_in_every_dtype_and_learnt_rows_are_not_taken_for_it(model, dtype):
-    padded = surgery.cast(surgery.pad_vocabulary(model, 128), dtype)
-    assert surgery.rows_are_padding(padded, VOCAB)
-    assert not surgery.rows_are_padding(padded, VOCAB - 1)
-    row_learnt = {**padded.params, surgery.WORDS: padded.params[surgery.WORDS].copy()}
-    row_learnt[surgery.WORDS][-1, -1] = 0.01
-    assert not surgery.rows_are_padding(padded.replace(params=row_learnt), VOCAB)
-    bias_learnt = {**padded.params, surgery.BIASES[0]: padded.params[surgery.BIASES[0]].copy()}
-    bias_learnt[surgery.BIASES[0]][-1] = -3
-    assert not surgery.rows_are_padding(padded.replace(params=bias_learnt), VOCAB)
-
-
 @pytest.mark.parametrize("positions", [65, 150])
 def test_tiled_positions_repeat_and_leave_short_text_as_it_was(model, positions):
-    longer = surgery.resize_positions(model, positions, "tile")
+    longer = surgery.resize_positions(model, positions)
     table, old = longer.params[surgery.POSITIONS], model.params[surgery.POSITIONS]
     assert longer.config.max_position_embeddings == len(table) == positions
     for i in range(positions):
         np.testing.assert_array_equal(table[i], old[i % 64])
     for before, after in zip(logits(model), logits(longer), strict=True):
         np.testing.assert_array_equal(after, before)
-
-
-@pytest.mark.long
-@settings(max_examples=50, deadline=None)
-@given(old=st.integers(1, 40), more=st.integers(1, 100))
-def test_interpolated_positions_keep_both_ends_and_are_linear_between_them(old, more):
-    table = np.random.default_rng(old).normal(size=(old, 32)).astype(np.float32)
-    model = surgery.change_head(shared_model(), "none")  # has fewer shapes to trace
-    model = model.replace(
-        params={**model.params, surgery.POSITIONS: table},
-        config=model.config.replace(max_position_embeddings=old),
-    )
-    result = surgery.resize_positions(model, old + more, "interpolate").params[surgery.POSITIONS]
-    np.testing.assert_array_equal(result[0], table[0])
-    np.testing.assert_allclose(result[-1], table[-1], rtol=1e-6)
-    at = np.linspace(0, old - 1, old + more)
-    expected = np.stack([np.interp(at, np.arange(old), column) for column in table.T], axis=1)
-    np.testing.assert_allclose(result, expected, atol=1e-6)
-    assert result.dtype == np.float32
 
 
 @pytest.mark.parametrize("layers", [[0], [3, 1], [0, 2, 2, 1, 3]], ids=str)
