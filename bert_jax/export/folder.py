@@ -1,18 +1,32 @@
-"""Writes a folder with an exported model, and the files that describe it; each export is run and compared."""
+"""Writes a folder with an exported model, ONNX or StableHLO; each export is run and compared with the model."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from bert_jax.convert import Model
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+
+from bert_jax.checkpoint.leaves import nest
+from bert_jax.convert import Model, parity
 from bert_jax.convert.formats import huggingface_export
 from bert_jax.errors import UserError
-from bert_jax.export import onnx, stablehlo
-from bert_jax.export.outputs import INPUTS, TOLERANCE, difference
-from bert_jax.io import files
+from bert_jax.export import onnx
+from bert_jax.export.onnx import INPUTS
+from bert_jax.inference.embedding import pool
+from bert_jax.io import atomic, files
+from bert_jax.objectives.embedding.groups import normalize
 
 ONNX, STABLEHLO = FORMATS = ("onnx", "stablehlo")
+STABLEHLO_FILE = "model.stablehlo"
+PLATFORMS = ("cpu", "cuda", "tpu")  # of StableHLO
+TOLERANCE = 1e-4  # of an export, relative to the largest output or to 1, whichever is larger
+
+_MOST_BYTES = 1_900_000_000  # of weights in StableHLO, which holds at most 2 GiB
+_LOGITS = {"masked_lm": "mlm", "pretraining": "mlm", "replaced_tokens": "discriminator"}
 
 # By format: the name of the library on the Hugging Face hub, and lines that import it and run `rows`.
 _USAGE = {
@@ -30,7 +44,7 @@ _USAGE = {
         "jax",
         ["from jax import export"],
         [
-            f'run = export.deserialize(bytearray(open("DIR/{stablehlo.FILE}", "rb").read()))',
+            f'run = export.deserialize(bytearray(open("DIR/{STABLEHLO_FILE}", "rb").read()))',
             f"names = {list(INPUTS)}",
             'outputs = run.call(*(rows[name].astype("int32") for name in names))',
         ],
@@ -56,9 +70,9 @@ def write(
     """
     huggingface_export.write_description(model, folder, card, pools_any=False)
     if to == STABLEHLO:
-        path = os.path.join(folder, stablehlo.FILE)
-        stablehlo.write(model, path)
-        _check(model, path, stablehlo.Session(path), TOLERANCE, log)
+        path = os.path.join(folder, STABLEHLO_FILE)
+        write_stablehlo(model, path)
+        _check(model, path, load_stablehlo(path), TOLERANCE, log)
         return
     path, smaller = (os.path.join(folder, name) for name in (onnx.FILE, onnx.QUANTIZED))
     files.make_directory(os.path.dirname(path))
@@ -69,13 +83,40 @@ def write(
         _check(model, smaller, onnx.Session(smaller), float("inf"), log)
 
 
-def usage(model: Model, to: str) -> tuple[str, list[str]]:
-    """Returns the name of the library that runs an export, and lines of Python that do so.
+def write_stablehlo(model: Model, path: str) -> None:
+    """Writes the serialized function of int32 `INPUTS` [batch, sequence].
 
-    Args:
-        model: the model.
-        to: one of `FORMATS`.
+    The batch may have any size, and the length is from 2 to the number of the model's positions. The function
+    raises an error for longer rows, whose last tokens would all have the last position.
+
+    Raises:
+        UserError: the model is too large for the format.
     """
+    size = sum(4 * array.size for array in model.params.values())
+    if size > _MOST_BYTES:
+        raise UserError(
+            f"{model.source}: {size / 1e9:.1f} GB of weights; StableHLO holds at most 2, try --to=onnx"
+        )
+    constraints = ["sequence >= 2", f"sequence <= {model.config.max_seq_length}"]
+    shape = export.symbolic_shape("batch, sequence", constraints=constraints)
+    rows = [jax.ShapeDtypeStruct(shape, jnp.int32)] * len(INPUTS)
+    with jax.default_matmul_precision("highest"):
+        exported = export.export(jax.jit(function(model)), platforms=PLATFORMS)(*rows)
+    atomic.write_file(path, bytes(exported.serialize()))
+
+
+def load_stablehlo(path: str) -> Callable[..., Mapping[str, np.ndarray]]:
+    """Returns a function of integers `INPUTS` [B, L] that runs a file of `write_stablehlo`."""
+    exported = export.deserialize(bytearray(files.read(path)))
+
+    def run(*arrays):
+        return jax.device_get(exported.call(*(jnp.asarray(array, jnp.int32) for array in arrays)))
+
+    return run
+
+
+def usage(model: Model, to: str) -> tuple[str, list[str]]:
+    """Returns the name of the library that runs an export, and lines of Python that do so."""
     library, imports, lines = _USAGE[to]
     rows = ["rows = ...  # NumPy arrays [batch, sequence] by name: input_ids, attention_mask, token_type_ids"]
     if model.tokenizer is not None:
@@ -91,14 +132,62 @@ def usage(model: Model, to: str) -> tuple[str, list[str]]:
 
 def _check(model: Model, path: str, run: Callable, tolerance: float, log: Callable[[str], None]) -> None:
     found = difference(model, run)
-    name = os.path.basename(path)
+    directory, name = os.path.split(path)
     if not found <= tolerance:
         raise UserError(
             f"{model.source}: the outputs of {name} differ by {found:.1e}, more than {tolerance:g}; the "
             "export is not to be trusted, and nothing is kept"
         )
-    directory = os.path.dirname(path)
-    size = sum(
-        os.path.getsize(os.path.join(directory, one)) for one in os.listdir(directory) if one.startswith(name)
-    )
+    paths = [os.path.join(directory, one) for one in os.listdir(directory) if one.startswith(name)]
+    size = sum(map(os.path.getsize, paths))  # weights of more than 2 GB are beside the graph
     log(f"{name}: {size / 1e6:,.1f} MB; its outputs for random rows differ from the model's by {found:.1e}")
+
+
+def function(model: Model) -> Callable[..., dict[str, jax.Array]]:
+    """Returns the function of int32 `INPUTS` [B, L] that computes all outputs in float32, by their names."""
+    config = model.config.replace(dtype="float32", attention="xla", remat="none")
+    module = model.module.clone(config=config)
+    params = nest({name: np.asarray(array, np.float32) for name, array in model.params.items()})
+
+    def compute(input_ids, attention_mask, token_type_ids):
+        places = jnp.broadcast_to(jnp.arange(input_ids.shape[1]), input_ids.shape)
+        found = module.apply({"params": params}, input_ids, token_type_ids, places, attention_mask)
+        if model.head == "question_answering":
+            return {"start_logits": found["qa"][..., 0], "end_logits": found["qa"][..., 1]}
+        if model.head != "none":
+            outputs = {"logits": found[_LOGITS.get(model.head, "classifier")]}
+            return outputs | ({"seq_relationship_logits": found["nsp"]} if "nsp" in found else {})
+        outputs = {"last_hidden_state": found["hidden"]}
+        outputs |= {"pooler_output": found["pooled"]} if "pooled" in found else {}
+        if model.sentence is not None:
+            vectors = pool(found["hidden"], attention_mask, model.sentence.pooling)
+            outputs["sentence_embedding"] = normalize(vectors) if model.sentence.normalize else vectors
+        return outputs
+
+    return compute
+
+
+def difference(model: Model, run: Callable[..., Mapping[str, np.ndarray]]) -> float:
+    """Returns how far the outputs of an export are from those of the model, for random rows with padding.
+
+    Args:
+        model: the model.
+        run: the export, a function of integers `INPUTS` [B, L] that returns its outputs by name.
+
+    Returns:
+        The largest difference, relative to the largest output or to 1.
+    """
+    rows = parity.random_inputs(model.config)
+    arrays, real = (rows["input_ids"], rows["mask"], rows["token_type_ids"]), rows["mask"] > 0
+    with jax.default_matmul_precision("highest"):
+        expected = jax.jit(function(model))(*arrays)
+    found = run(*arrays)
+    if expected.keys() != found.keys():
+        raise ValueError(f"the outputs are {', '.join(found)}, expected {', '.join(expected)}")
+    worst = 0.0
+    for name in expected:
+        one, other = np.asarray(expected[name]), np.asarray(found[name])
+        if one.shape[:2] == real.shape:
+            one, other = one[real], other[real]
+        worst = max(worst, float(np.max(np.abs(one - other)) / max(1.0, np.max(np.abs(one)))))
+    return worst

@@ -6,7 +6,6 @@ transformers' exports have. Rows may be padded on the right; `attention_mask` is
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,6 @@ import numpy as np
 
 from bert_jax.convert import Model
 from bert_jax.errors import UserError, optional_imports
-from bert_jax.export.outputs import INPUTS
 from bert_jax.models import layer_slices, positions
 from bert_jax.models.heads.structures import LEAST_LENGTH
 from bert_jax.models.layer_slices import LayerSlice
@@ -27,6 +25,7 @@ with optional_imports("onnx"):
     from onnx import helper, numpy_helper
     from onnxruntime import quantization
 
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 FILE, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"  # as on the Hugging Face hub
 OPSET = 20  # the first with Gelu
 _IR = 9  # of ONNX 1.15, which has this opset
@@ -53,32 +52,20 @@ def quantize(path: str, smaller: str) -> None:
     """
     nodes = onnx.load(path, load_external_data=False).graph.node
     tables = [node.name for node in nodes if node.op_type == "Gather" and node.input[0] != WORD_EMBEDDINGS]
-    logging.getLogger().addFilter(_is_no_advice)
-    try:
-        quantization.quantize_dynamic(
-            path,
-            smaller,
-            weight_type=quantization.QuantType.QInt8,
-            per_channel=True,
-            reduce_range=True,
-            op_types_to_quantize=["MatMul", "Gather"],
-            nodes_to_exclude=tables,
-            extra_options={"MatMulConstBOnly": True},
-        )
-    finally:
-        logging.getLogger().removeFilter(_is_no_advice)
-
-
-def _is_no_advice(record: logging.LogRecord) -> bool:
-    return "pre-processing before quantization" not in record.getMessage()
+    quantization.quantize_dynamic(
+        path,
+        smaller,
+        weight_type=quantization.QuantType.QInt8,
+        per_channel=True,
+        reduce_range=True,
+        op_types_to_quantize=["MatMul", "Gather"],
+        nodes_to_exclude=tables,
+        extra_options={"MatMulConstBOnly": True},
+    )
 
 
 class Session:
-    """A graph in ONNX Runtime, on the CPU; a call returns its outputs by name.
-
-    Args:
-        path: the file of the graph.
-    """
+    """A graph in a file, run by ONNX Runtime on the CPU; a call returns its outputs by name."""
 
     def __init__(self, path: str):
         self._session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -98,11 +85,9 @@ class Graph:
     def __init__(self, name: str):
         self._name = name
         self._nodes: list[Any] = []
-        self._constants: dict[str, Any] = {}
-        self._known: dict[tuple[Any, ...], Value] = {}
+        self._constants: dict[Any, Any] = {}
         self._inputs: list[Any] = []
         self._outputs: list[Any] = []
-        self.weight_bytes = 0
 
     def input(self, name: str, axes: Sequence[str]) -> Value:
         """Adds an int64 input with named axes of any size."""
@@ -117,13 +102,11 @@ class Graph:
     def constant(self, array: Any, name: str = "") -> Value:
         """Returns a constant; equal small ones, and arrays with equal names, are stored once."""
         array = np.asarray(array, order="C")
-        key = (name,) if name else (array.dtype.str, array.shape, array.tobytes())
-        if key not in self._known:
+        key = name or (array.dtype.str, array.shape, array.tobytes())
+        if key not in self._constants:
             name = name or f"constant_{len(self._constants)}"
-            self._constants[name] = numpy_helper.from_array(array, name)
-            self.weight_bytes += array.nbytes
-            self._known[key] = name
-        return self._known[key]
+            self._constants[key] = numpy_helper.from_array(array, name)
+        return self._constants[key].name
 
     def floats(self, *values: float) -> Value:
         """Returns a float32 constant: a scalar for one value, otherwise a vector."""
@@ -146,12 +129,11 @@ class Graph:
 
     def save(self, path: str) -> None:
         """Writes the graph to a file, and weights that are too large for it to a file beside it."""
-        graph = helper.make_graph(
-            self._nodes, self._name, self._inputs, self._outputs, list(self._constants.values())
-        )
+        weights = list(self._constants.values())
+        graph = helper.make_graph(self._nodes, self._name, self._inputs, self._outputs, weights)
         opsets = [helper.make_opsetid("", OPSET)]
         model = helper.make_model(graph, opset_imports=opsets, producer_name="bert_jax", ir_version=_IR)
-        beside = self.weight_bytes > _MOST_BYTES
+        beside = sum(len(one.raw_data) for one in weights) > _MOST_BYTES
         name = f"{os.path.basename(path)}_data" if beside else None
         onnx.save_model(model, path, save_as_external_data=beside, location=name)
         onnx.checker.check_model(path)
@@ -164,11 +146,13 @@ class ModelGraph:
         model: the model.
 
     Raises:
-        UserError: the head of the model has no export.
+        UserError: the model has no export.
     """
 
     def __init__(self, model: Model):
         self._model, self._config = model, model.config
+        if self._config.attention_adapter or self._config.output_adapter:
+            raise UserError(f"{model.source}: bottleneck modules have no ONNX export; try --to=stablehlo")
         self.graph = Graph(model.family.name)
         self._ids = self.graph.input("input_ids", (BATCH, LENGTH))
         self._mask = self.graph.input("attention_mask", (BATCH, LENGTH))
@@ -326,26 +310,13 @@ class ModelGraph:
         biases: Sequence[Value],
         tables: tuple[Value, Value] | None,
     ) -> Value:
-        config = self._config
-        sublayers = (
-            ("attention_norm" if spec.attention_norm else "", "attention_adapter"),
-            ("output_norm", "output_adapter"),
-        )
-        for norm, adapter in sublayers:
-            before = x
-            if config.norm_placement == "pre" and norm:
-                x = self._norm(x, f"{path}/{norm}", layer)
-            if adapter == "attention_adapter":
-                x = self._attention(x, path, layer, biases, tables)
-            else:
-                x = self._feed_forward(x, path, layer)
-            if getattr(config, adapter):
-                down = self._activate(self._dense(x, f"{path}/{adapter}/down", layer=layer), "gelu_tanh")
-                x = self._add(x, self._dense(down, f"{path}/{adapter}/up", layer=layer))
-            x = self._add(before, x)
-            if config.norm_placement == "post":
-                x = self._norm(x, f"{path}/{norm}", layer)
-        return x
+        attention, feed_forward = f"{path}/attention_norm", f"{path}/output_norm"
+        if self._config.norm_placement == "post":
+            x = self._norm(self._add(x, self._attention(x, path, layer, biases, tables)), attention, layer)
+            return self._norm(self._add(x, self._feed_forward(x, path, layer)), feed_forward, layer)
+        normed = self._norm(x, attention, layer) if spec.attention_norm else x
+        x = self._add(x, self._attention(normed, path, layer, biases, tables))
+        return self._add(x, self._feed_forward(self._norm(x, feed_forward, layer), path, layer))
 
     def _attention(self, x, path, layer, biases, tables):
         config = self._config

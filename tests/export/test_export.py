@@ -13,8 +13,8 @@ from bert_jax import cli, convert
 from bert_jax.convert.families import bert
 from bert_jax.convert.formats import work_directory
 from bert_jax.convert.sentences import SentenceVectors
+from bert_jax.export import folder as outputs
 from bert_jax.export import onnx as onnx_export
-from bert_jax.export import outputs, stablehlo
 from bert_jax.export.folder import FORMATS
 from bert_jax.inference.embedding import Embedder
 from bert_jax.models import assembled
@@ -36,7 +36,6 @@ VARIANTS = {
     "causal": dict(causal=True, position_offset=2),
     "no biases": dict(attention_bias=False, inner_bias=False, output_bias=False, norm="rmsnorm"),
     "shared": dict(layer_groups=1, embedding_size=8),
-    "adapters": dict(attention_adapter=4, output_adapter=3),
 }  # fmt: skip
 
 
@@ -165,15 +164,15 @@ def test_only_matrices_and_word_embeddings_are_quantized(name, tmp_path):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_stablehlo_of_every_variant(name, tmp_path):
     model, path = build(tmp_path, **VARIANTS[name]), str(tmp_path / "model.stablehlo")
-    stablehlo.write(model, path)
-    assert outputs.difference(model, stablehlo.Session(path)) < 2e-5
+    outputs.write_stablehlo(model, path)
+    assert outputs.difference(model, outputs.load_stablehlo(path)) < 2e-5
 
 
 @pytest.mark.long
 def test_stablehlo_of_any_shape(export):
     call, model, folder = export
     assert "model.stablehlo" in call("--to=stablehlo").err
-    run = stablehlo.Session(str(folder / stablehlo.FILE))
+    run = outputs.load_stablehlo(str(folder / outputs.STABLEHLO_FILE))
     assert outputs.difference(model, run) < 2e-5
     for shape in ((1, 2), (3, 17)):
         ids = np.full(shape, 5)
@@ -188,7 +187,6 @@ def test_stablehlo_of_any_shape(export):
 
 def test_an_export_that_differs_is_not_kept(export, monkeypatch):
     call, _, folder = export
-    monkeypatch.setattr(outputs, "_OF_ENCODERS", {"last_hidden_state": "hidden", "pooler_output": "pooled"})
     monkeypatch.setattr(onnx_export.Session, "__call__", lambda self, *rows: {
         "last_hidden_state": np.zeros((2, 24, 16), np.float32), "pooler_output": np.zeros((2, 16), np.float32)
     })  # fmt: skip
