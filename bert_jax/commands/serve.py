@@ -96,15 +96,15 @@ def _services(flags: absl_flags.FlagValues) -> list[http.Service]:
     if flags.model:
         model = convert.load(flags.model, log=log)
         embedder = embedding.Embedder(model, dtype=flags.dtype, log=log)
-        found.append(http.Embedding(embedder))
+        found.append(http.embedding(embedder))
         filling = engine.masked_lm_of(model)
         if filling is not None and not filling.config.causal:
             placed = embedder.engine if filling is model else None
             filler = fill_mask.MaskFiller(model, log, flags.dtype, shared_with=placed)
-            found.append(http.FillMask(filler))
+            found.append(http.fill_mask(filler))
     if flags.workdir:
         options = dict(batch_size=flags.batch_size, dtype=flags.dtype)
-        found.append(http.Prediction(predictor.Predictor(flags.workdir, log=log, **options)))
+        found.append(http.prediction(predictor.Predictor(flags.workdir, log=log, **options)))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Writes a folder with an exported model, ONNX or StableHLO; each export is run and compared with the model."""
+"""Writes a folder with a model as ONNX or StableHLO, which is run and compared with the model."""
 
 from __future__ import annotations
 

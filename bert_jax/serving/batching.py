@@ -46,11 +46,6 @@ class Batcher:
         """Returns the number of items that wait."""
         return len(self._waiting)
 
-    @property
-    def running(self) -> bool:
-        """True from `start` to `stop`, unless the task that computes batches failed."""
-        return self._task is not None and not self._task.done()
-
     async def submit(self, items: Sequence[Any]) -> list[Any]:
         """Returns the results of some items. If it is cancelled, those that still wait are not computed.
 
@@ -58,21 +53,17 @@ class Batcher:
             Overloaded: too many items are waiting.
             Exception: what the computation of a batch has raised.
         """
-        if not self.running:
-            raise RuntimeError("the batcher does not run")
         if self.waiting + len(items) > self._limit:
             raise Overloaded
-        loop = asyncio.get_running_loop()
-        futures = [loop.create_future() for _ in items]
+        futures = [asyncio.get_running_loop().create_future() for _ in items]
         self._waiting.extend(zip(items, futures, strict=True))
         self._arrived.set()
         try:
             return list(await asyncio.gather(*futures))
-        except BaseException:
+        finally:
             for future in futures:  # those that still wait are not computed, and leave their places to others
                 future.cancel()
             self._waiting = collections.deque(each for each in self._waiting if not each[1].done())
-            raise
 
     async def start(self) -> None:
         """Starts to compute."""
@@ -92,35 +83,35 @@ class Batcher:
             self._arrived.clear()
             while self._waiting:
                 batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._most))]
-                if not await self._answer(batch) and len(batch) > 1:
+                if (error := await self._answer(batch)) is not None:
                     for each in batch:  # one item must not fail the requests that came with it
-                        await self._answer([each])
+                        error = await self._answer([each]) if len(batch) > 1 else error
+                        if error is not None and not each[1].done():
+                            each[1].set_exception(RuntimeError(repr(error)) if _is_panic(error) else error)
 
-    async def _answer(self, batch: Sequence[tuple[Any, asyncio.Future]]) -> bool:
-        """Computes items and sets their futures. Returns False on an error, which a single item gets."""
-        batch = [each for each in batch if not each[1].done()]  # a request may have ended
-        if not batch:
-            return True
-        items, futures = zip(*batch, strict=True)
-        loop, began = asyncio.get_running_loop(), time.monotonic()
-        try:
-            results = await loop.run_in_executor(self._thread, self._computed, list(items))
-        except Exception as error:
-            if len(batch) == 1 and not futures[0].done():
-                futures[0].set_exception(error)
-            return False
+    async def _answer(self, batch: Sequence[tuple[Any, asyncio.Future]]) -> BaseException | None:
+        """Computes items and sets their results; returns the error without a result."""
+        items, began = [item for item, _ in batch], time.monotonic()
+        error, results = await asyncio.get_running_loop().run_in_executor(self._thread, self._try, items)
+        if error is not None:
+            return error
         self.compute_seconds += time.monotonic() - began
         self.batches, self.items = self.batches + 1, self.items + len(items)
-        for future, result in zip(futures, results, strict=True):
-            if not future.done():
+        for (_, future), result in zip(batch, results, strict=True):
+            if not future.done():  # a request may have ended
                 future.set_result(result)
-        return True
+        return None
 
-    def _computed(self, items: list[Any]) -> Sequence[Any]:
+    def _try(self, items: list[Any]) -> tuple[BaseException | None, Sequence[Any]]:
         try:
-            return [result for _, result in zip(items, self._compute(items), strict=True)]
+            results = self._compute(items)
+            if len(results) != len(items):
+                raise RuntimeError(f"{len(results)} results of {len(items)} items")
         except BaseException as error:
-            if isinstance(error, Exception) and not isinstance(error, StopIteration):
-                raise
-            # A panic of a Rust library is not an Exception, and a future takes no StopIteration.
-            raise RuntimeError(repr(error)) from error
+            return error, ()
+        return None, results
+
+
+def _is_panic(error: BaseException) -> bool:
+    # A panic of a Rust library is not an Exception, and a future takes no StopIteration.
+    return not isinstance(error, Exception) or isinstance(error, StopIteration)

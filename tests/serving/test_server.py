@@ -29,7 +29,7 @@ from bert_jax.inference.predictor import Predictor
 pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
 
-from bert_jax.serving import batching, server
+from bert_jax.serving import server
 
 TEXTS = ["the cat is big", "a dog", "one two three"]
 QUIET = {"log": lambda line: None}
@@ -38,19 +38,17 @@ QUIET = {"log": lambda line: None}
 class Echo:
     """Returns its items, each batch when `release` is set."""
 
-    name, field = "predict", "rows"
-
-    def __init__(self):
+    def __init__(self, compute=lambda items: items):
         self.release, self.seen = threading.Event(), []
         self.release.set()
-
-    def parse(self, item):
-        return item
+        self.returned = compute
+        parse, answer = (lambda item, body: item), (lambda results, body: {"predictions": results})
+        self.service = server.Service("predict", ("rows",), parse, self.compute, answer, None)
 
     def compute(self, items):
         self.seen.extend(items)
         self.release.wait(10)
-        return items
+        return self.returned(items)
 
 
 @contextlib.contextmanager
@@ -80,15 +78,6 @@ def ask(port, path, body=None, method=None):
     return answer.status, json.loads(text) if "json" in answer.headers["content-type"] else text
 
 
-def wait_for(port, line):
-    """Waits until the metrics have a line."""
-    for _ in range(200):
-        if line in ask(port, "/metrics")[1].splitlines():
-            return
-        time.sleep(0.02)
-    raise AssertionError(ask(port, "/metrics")[1])
-
-
 def send(port, rows):
     """Returns the connection of a request whose answer nobody has read."""
     body = json.dumps({"rows": rows}).encode()
@@ -97,36 +86,18 @@ def send(port, rows):
     return connection
 
 
-def test_items_of_clients_that_hang_up_are_not_computed_and_leave_their_places():
-    service = Echo()
-    service.release.clear()
-    with serving(service, most=2, limit=4) as port:
-        computed = send(port, ["a"])
-        while not service.seen:
-            time.sleep(0.01)
-        waiting = send(port, ["b", "c", "d"])
-        wait_for(port, 'bert_jax_waiting{service="predict"} 3')
-        assert ask(port, "/predict", {"rows": ["e", "f"]})[0] == 503
-        computed.close(), waiting.close()
-        wait_for(port, 'bert_jax_requests_total{path="/predict",status="499"} 2')
-        wait_for(port, 'bert_jax_waiting{service="predict"} 0')
-        threading.Timer(0.2, service.release.set).start()
-        assert ask(port, "/predict", {"rows": ["e", "f", "g", "h"]})[0] == 200
-        assert service.seen == ["a", "e", "f", "g", "h"]
-
-
 @pytest.mark.long
 def test_a_stop_answers_what_is_being_computed_until_its_time_is_over():
     service = Echo()
     service.release.clear()
-    with serving(service, grace=10) as port:
+    with serving(service.service, grace=10) as port:
         waiting = send(port, ["a"])
         while not service.seen:
             time.sleep(0.01)
         threading.Timer(0.3, service.release.set).start()
     assert waiting.recv(1000).startswith(b"HTTP/1.1 200 ")
     service.release.clear()
-    with serving(service, grace=1) as port:
+    with serving(service.service, grace=1) as port:
         waiting = send(port, ["b"])
         while "b" not in service.seen:
             time.sleep(0.01)
@@ -134,33 +105,9 @@ def test_a_stop_answers_what_is_being_computed_until_its_time_is_over():
     assert waiting.recv(1000).startswith(b"HTTP/1.1 503 ")
 
 
-def test_lists_of_numbers_are_exact_and_short():
-    rng = np.random.default_rng(0)
-    bits = rng.integers(0, 1 << 32, 200_000, dtype=np.uint32).view(np.float32)
-    ends = np.array([0, -0.0, 1, -1, 0.1, 1e-45, 3.4028235e38, 1 - 2**-24], np.float32)
-    for values in (bits[np.isfinite(bits)], ends, rng.normal(0, 0.05, 100_000).astype(np.float32)):
-        found = server.as_list(values)
-        assert np.array_equal(np.array(found, np.float32).view(np.uint32), values.view(np.uint32))
-    assert all(float(f"{x:.9g}") == x for x in found)
-
-
-def test_a_batcher_that_ends_is_reported_and_its_requests_fail(monkeypatch):
-    async def fails(self):
-        raise ValueError
-
-    monkeypatch.setattr(batching.Batcher, "_run", fails)
-    with serving(Echo()) as port:
-        status, content = ask(port, "/health")
-        assert status == 503 and "predict" in content["error"]["message"]
-        assert ask(port, "/predict", {"rows": ["a"]})[0] == 500
-
-
 def test_too_few_results_fail_their_request_only():
-    class Few(Echo):
-        def compute(self, items):
-            return [item for item in items if item != "a"]
-
-    with serving(Few()) as port:
+    few = Echo(lambda items: [item for item in items if item != "a"])
+    with serving(few.service) as port:
         assert ask(port, "/predict", {"rows": ["a"]})[0] == 500
         assert ask(port, "/predict", {"rows": ["b"]})[0] == 200
         assert ask(port, "/health")[0] == 200
