@@ -17,7 +17,6 @@ import dataclasses
 import json
 import math
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +24,7 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.errors import UserError, file_error, is_full
-from bert_jax.io import atomic, checks, files
+from bert_jax.io import atomic, files
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
@@ -33,7 +32,6 @@ with epy.lazy_imports():
     from bert_jax.convert import families, formats
     from bert_jax.data import google, inspection, manifests
     from bert_jax.models import config as model_config
-    from bert_jax.plots import records
     from bert_jax.workdir import run_directory
     from data_pipelines import inspect_corpus
     from data_pipelines import settings as pipeline_settings
@@ -61,17 +59,12 @@ def define_flags(define: Define) -> None:
         "Vocabulary to decode records that other programs made, to compare with that of other records, or to "
         "count the unknown words of text.",
     )
-    define.string("plot", "Picture to write of a record directory: a name ending in .png, .pdf or .svg.")
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     if not args:
         raise UserError(f"inspect needs a PATH: {_KINDS}")
-    if flags.plot:
-        if len(args) > 1 or flags.input_format:
-            raise UserError(f"--plot={flags.plot}: expected one record directory as the only PATH")
-        checks.check_output_file(flags.plot, checks.PICTURES, "--plot")  # before all rows are read
     if flags["text_field"].present and not flags.input_format:
         raise UserError("--text_field is for text: give --input_format, or leave the flag out")
     try:
@@ -83,15 +76,12 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
 
 
 def _show(flags: absl_flags.FlagValues, args: list[str]) -> bool:
-    """Prints and plots the reports; returns True if no report has a problem."""
+    """Prints the reports; returns True if no report has a problem."""
     sound = True
     for report in reports(args, flags):
         sound = sound and not report.problems
         for line in [json.dumps(dataclasses.asdict(report))] if flags.json else lines(report):
             print(line)
-        if flags.plot:
-            records.plot_records(report, flags.plot)
-            print(f"wrote {flags.plot}", file=sys.stderr if flags.json else sys.stdout)
     return sound
 
 

@@ -1,1 +1,1 @@
-"""Plots of a run's metrics, of attention maps, and of the contents of records."""
+"""Plots of the metrics of runs and of attention maps."""

@@ -34,15 +34,9 @@ class AttentionMaps:
 
 
 def choose(number: str, count: int, flag: str) -> list[int]:
-    """Returns the numbers, from 1, that a value of `--layer` or `--head` selects.
+    """Returns the numbers, from 1, that a value of the flag `--layer` or `--head` selects of `count`.
 
-    Args:
-        number: a number from 1, a negative number that counts from the end, or "all".
-        count: number of layers or heads.
-        flag: name of the flag, for the error message.
-
-    Raises:
-        UserError: there is no such layer or head.
+    It is a number from 1, a negative one, which counts from the end, or "all". Raises UserError for others.
     """
     if number == "all":
         return list(range(1, count + 1))
@@ -80,13 +74,12 @@ def plot_attention(
     bar = figure.colorbar(image, ax=drawn, fraction=0.04, pad=0.02, aspect=40, shrink=0.9)
     bar.set_label("attention of a row's token to a column's (each row sums to 1)", fontsize=8)
     bar.ax.tick_params(labelsize=7)
-    where = f"{_which('layer', layers)}, {_which('head', heads)}"
+    where = ", ".join(
+        f"{what} {numbers[0]}" if len(numbers) == 1 else f"{what}s {numbers[0]} to {numbers[-1]}"
+        for what, numbers in (("layer", layers), ("head", heads))
+    )
     figure.suptitle(f"{title}\n{where}" if title else where, fontsize=11, parse_math=False)
     atomic.save_figure(figure, output, dpi=150)
-
-
-def _which(what, numbers):
-    return f"{what} {numbers[0]}" if len(numbers) == 1 else f"{what}s {numbers[0]} to {numbers[-1]}"
 
 
 def _draw_thumbnails(maps, layers, heads):
@@ -114,39 +107,22 @@ def _draw_squares(maps, layers, heads):
     tokens = len(maps.tokens)
     labeled = tokens <= _MOST_LABELS or len(squares) == 1
     columns = min(_COLUMNS, len(squares))
-    rows = -(-len(squares) // columns)
     inches = max(2.4 if len(squares) > 1 else 4.5, 0.125 * tokens) if labeled else 2.6
-    size = (inches * columns + 1.6, inches * rows + 1.2)
-    figure, axes = figures.subplots(size, rows, columns)
-    for axis in axes.flat[len(squares) :]:
-        axis.remove()
-    drawn = list(axes.flat[: len(squares)])
-    for place, (axis, (i, j)) in enumerate(zip(drawn, squares, strict=True)):
+    figure, axes = figures.grid(len(squares), columns, (inches, inches), (1.6, 1.2))
+    style = dict(fontsize=_LABEL_SIZE, parse_math=False)  # dollar signs in a token are no formula
+    for place, (axis, (i, j)) in enumerate(zip(axes, squares, strict=True)):
         image = axis.imshow(maps.weights[i - 1, j - 1], **_COLORS)
-        _frame(axis, maps)
-        if labeled:
-            _label(axis, maps.tokens, left=place % columns == 0, above=place < columns)
+        axis.set_xticks([])
+        axis.set_yticks([])
+        axis.tick_params(length=0, pad=2)
+        if maps.first_length < tokens:
+            for draw in (axis.axhline, axis.axvline):
+                draw(maps.first_length - 0.5, color="#D55E00", linewidth=0.6)
+        if labeled and place % columns == 0:
+            axis.set_yticks(range(tokens), maps.tokens, **style)
+        if labeled and place < columns:
+            axis.set_xticks(range(tokens), maps.tokens, rotation=90, **style)
+            axis.xaxis.tick_top()
         if len(squares) > 1:
             axis.set_title(f"head {j}" if len(layers) == 1 else f"layer {i}", fontsize=9)
-    return figure, image, drawn
-
-
-def _frame(axis, maps):
-    axis.set_xticks([])
-    axis.set_yticks([])
-    for spine in axis.spines.values():
-        spine.set(linewidth=0.5, color="0.6")
-    if maps.first_length < len(maps.tokens):
-        for draw in (axis.axhline, axis.axvline):
-            draw(maps.first_length - 0.5, color="#D55E00", linewidth=0.6)
-
-
-def _label(axis, tokens, left, above):
-    # Dollar signs in a token would otherwise be parsed as a formula.
-    style = dict(fontsize=_LABEL_SIZE, parse_math=False)
-    if left:
-        axis.set_yticks(range(len(tokens)), tokens, **style)
-    if above:
-        axis.set_xticks(range(len(tokens)), tokens, rotation=90, **style)
-        axis.xaxis.tick_top()
-    axis.tick_params(length=0, pad=2)
+    return figure, image, axes

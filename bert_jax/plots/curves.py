@@ -66,30 +66,18 @@ def series(rows: Iterable[dict], kind: str, name: str) -> tuple[np.ndarray, np.n
     return np.asarray(steps, np.int64), np.asarray(values, np.float64)
 
 
-def plot_metrics(
-    runs: Mapping[str, list[dict]],
-    output: str,
-    title: str = "",
-) -> None:
-    """Draws losses, scores, learning rate and throughput into a PNG, PDF or SVG file.
-
-    Args:
-        runs: the rows of each run's metrics.jsonl, by name; several runs have one color each.
-        output: path of the plot; its suffix selects the format.
-        title: title of the plot.
-
-    Raises:
-        UserError: the runs have none of the metrics, or the format is not supported.
-    """
+def plot_metrics(runs: Mapping[str, list[dict]], output: str, title: str = "") -> None:
+    """Draws the metrics of runs into a PNG, PDF or SVG file; see `draw_metrics`."""
     checks.check_output_file(output, checks.PICTURES)
     atomic.save_figure(draw_metrics(runs, title), output, DPI)
 
 
-def draw_metrics(
-    runs: Mapping[str, list[dict]],
-    title: str = "",
-) -> Any:
-    """Returns the figure that `plot_metrics` writes, whose arguments these are.
+def draw_metrics(runs: Mapping[str, list[dict]], title: str = "") -> Any:
+    """Returns a figure with losses, scores, learning rate and throughput.
+
+    Args:
+        runs: the rows of each run's metrics.jsonl, by name; several runs have one color each.
+        title: title of the plot.
 
     Raises:
         UserError: the runs have none of the metrics.
@@ -102,11 +90,8 @@ def draw_metrics(
         raise UserError(f"nothing to plot: the metrics hold only {', '.join(sorted(names))}")
 
     columns = 3 if len(panels) > 4 else min(2, len(panels))
-    lines = -(-len(panels) // columns)
-    figure, axes = figures.subplots((4.6 * columns, 3.3 * lines), lines, columns)
-    for axis in axes.flat[len(panels) :]:
-        axis.remove()
-    for axis, panel in zip(axes.flat, panels, strict=False):
+    figure, axes = figures.grid(len(panels), columns, (4.6, 3.3))
+    for axis, panel in zip(axes, panels, strict=True):
         _draw(axis, runs, panel)
     # Panels are compared step by step, and a metric may end early, as mfu does.
     lows, highs = zip(*(axis.get_xlim() for axis in figure.axes), strict=True)
@@ -120,10 +105,24 @@ def draw_metrics(
 def _draw(axis, runs, panel):
     rows = [row for of_run in runs.values() for row in of_run]
     logged = [name for name in panel.metrics if any(name in row for row in rows)]
-    if len(runs) > 1:
-        _draw_runs(axis, runs, logged[0])
-    else:
-        _draw_run(axis, rows, panel, logged)
+    # Colors are those of the runs, or of the metrics of a single run.
+    lines = [(run, logged[0], of_run) for run, of_run in runs.items()]
+    if len(runs) == 1:
+        label = "{}, train" if len(logged) > 1 else "train"
+        lines = [(label.format(name.replace("_", " ")), name, rows) for name in logged]
+    labels = {kind: label for kind, (label, _) in _EVALUATIONS.items()}
+    for (label, name, some), color in zip(lines, itertools.cycle(figures.COLORS), strict=False):
+        steps, values = series(some, "train", name)
+        if len(steps):
+            smooth = values if panel.kind == "other" else _smooth(values)
+            if len(runs) == 1 and smooth is not values:
+                axis.plot(steps, values, color=color, alpha=0.22, linewidth=0.8)
+            marker = "." if len(steps) == 1 else None
+            axis.plot(steps, smooth, color=color, linewidth=1.5, marker=marker, label=label)
+        for kind, (_, style) in _EVALUATIONS.items():
+            steps, values = series(some, kind, name)
+            if len(steps):  # one legend entry explains all lines of a style
+                axis.plot(steps, values, color=color, label=labels.pop(kind, None), **style)
     figures.describe(axis, panel.title, "step")
     figures.number(axis.xaxis, most=5, whole=True)
     figures.number(axis.yaxis)
@@ -137,48 +136,8 @@ def _draw(axis, runs, panel):
         axis.legend(fontsize=8, framealpha=0.8, edgecolor="none", loc=corner)
 
 
-def _draw_runs(axis, runs, name):
-    """Draws one metric of several runs: solid lines for training, others for held-out data."""
-    drawn = set()
-    for (run, rows), color in zip(runs.items(), itertools.cycle(figures.COLORS), strict=False):
-        label = run
-        steps, values = series(rows, "train", name)
-        if len(steps):
-            axis.plot(steps, _smooth(values), color=color, linewidth=1.5, label=label)
-            label = None
-        for kind, (_, style) in _EVALUATIONS.items():
-            steps, values = series(rows, kind, name)
-            if len(steps):
-                axis.plot(steps, values, color=color, label=label, **style)
-                label = None
-                drawn.add(kind)
-    for kind, (label, style) in _EVALUATIONS.items():
-        if kind in drawn:  # colors identify the runs, so one legend entry explains all lines of a style
-            axis.plot([], [], color="0.4", label=label, **style)
-
-
-def _draw_run(axis, rows, panel, logged):
-    for name, color in zip(logged, figures.COLORS, strict=False):
-        # The title already names a single metric.
-        prefix = f"{name.replace('_', ' ')}, " if len(logged) > 1 else ""
-        steps, values = series(rows, "train", name)
-        if len(steps):
-            line = values if panel.kind == "other" else _smooth(values)
-            if line is not values:
-                axis.plot(steps, values, color=color, alpha=0.22, linewidth=0.8)
-            marker = "." if len(steps) == 1 else None
-            axis.plot(steps, line, color=color, linewidth=1.5, marker=marker, label=f"{prefix}train")
-        for kind, (label, style) in _EVALUATIONS.items():
-            steps, values = series(rows, kind, name)
-            if len(steps):
-                axis.plot(steps, values, color=color, label=f"{prefix}{label}", **style)
-
-
 def _smooth(values: np.ndarray) -> np.ndarray:
-    """Returns a moving average [N] of values [N] over about 1/20 of the curve, shorter at the ends.
-
-    Fewer than 20 values are returned as they are.
-    """
+    """Returns a moving average [N] of values [N] over 1/20 of the curve; fewer than 20 values as they are."""
     if len(values) < 20:
         return values
     half = max(1, len(values) // 40)
@@ -202,13 +161,8 @@ def plot_scores(panels: Mapping[str, Mapping[str, Sequence[float]]], output: str
     """
     checks.check_output_file(output, checks.PICTURES)
     variants = list(dict.fromkeys(variant for of_score in panels.values() for variant in of_score))
-    columns = min(3, len(panels))
-    lines = -(-len(panels) // columns)
-    height = 0.9 + 0.3 * len(variants)
-    figure, axes = figures.subplots((4.6 * columns, height * lines + 0.4), lines, columns)
-    for axis in axes.flat[len(panels) :]:
-        axis.remove()
-    for axis, (name, of_score) in zip(axes.flat, panels.items(), strict=False):
+    figure, axes = figures.grid(len(panels), min(3, len(panels)), (4.6, 1.1 + 0.3 * len(variants)))
+    for axis, (name, of_score) in zip(axes, panels.items(), strict=True):
         for number, variant in enumerate(variants):
             values, color = of_score.get(variant, ()), figures.COLORS[number % len(figures.COLORS)]
             if values:

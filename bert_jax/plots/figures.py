@@ -26,6 +26,22 @@ def subplots(size: tuple[float, float], rows: int = 1, columns: int = 1) -> tupl
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
+def grid(count: int, columns: int, size: tuple[float, float], more: tuple[float, float] = (0, 0)) -> Any:
+    """Returns a figure and a list of `count` axes in rows of `columns`.
+
+    Args:
+        count: the number of axes.
+        columns: the number of columns.
+        size: width and height of each in inches.
+        more: width and height beside them.
+    """
+    rows = -(-count // columns)
+    figure, axes = subplots((size[0] * columns + more[0], size[1] * rows + more[1]), rows, columns)
+    for axis in axes.flat[count:]:
+        axis.remove()
+    return figure, list(axes.flat[:count])
+
+
 def describe(axis: Any, title: str, x_label: str, y_label: str = "", boxed: bool = False) -> None:
     """Gives axes a title and labels; without a box, only the left and the bottom line are drawn."""
     axis.set_title(title, fontsize=11, loc="left")

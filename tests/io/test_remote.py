@@ -123,8 +123,7 @@ def finetune(bucket, pretrained, name, *more):
 
 def test_vocabulary_and_records(bucket, records, run):
     assert files.exists(f"{records}/manifest.json")
-    assert "sound" in run("inspect", records, f"--plot={bucket}/records.png")
-    assert files.read(f"{bucket}/records.png").startswith(b"\x89PNG")
+    assert "sound" in run("inspect", records)
     assert "sound" in run("inspect", f"{bucket}/vocab.txt")
 
 
