@@ -90,7 +90,12 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         except ValueError:
             raise UserError(f"--layers={flags.layers}: expected numbers such as -4,-3,-2,-1") from None
     embedding.check_output(flags.output, flags.pooling or "", flags.overwrite)
-    texts = text_files.Texts(flags.input, flags.pairs, flags.text_a, flags.text_b)
+    if flags.pairs if text_files.has_objects(flags.input) else flags.text_b:
+        raise UserError(
+            f"--input={flags.input}: pairs are lines with a tab and --pairs, or .jsonl and --text_b=FIELD"
+        )
+    text_files.check(flags.input, "--input", flags.pairs)
+    texts = text_files.read_texts(flags.input, flags.pairs, flags.text_a, flags.text_b)
     compiler_options.enable_compilation_cache()
 
     model = convert.load(flags.model, log=log)
@@ -107,7 +112,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     )
     prefix = _prefix(embedder, flags)
     began = time.monotonic()
-    tokens = cut = 0
+    tokens = cut = blank = 0
     with Progress() as progress, embedding.writer(flags.output, embedder) as out:
         progress.start("embedding", text_files.count_lines(flags.input), "texts")
         # The embedder reads ahead by one window of texts, which are kept until they are written.
@@ -116,13 +121,11 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             out.write(text, features)
             tokens += len(features.token_ids)
             cut += features.cut
+            blank += not "".join(text).strip()
         if not out.texts:
             raise UserError(f"--input={flags.input} has no texts; expected one per line")
     seconds = time.monotonic() - began
-    for number, what in (
-        (cut, f"cut after {embedder.max_seq_length} tokens"),
-        (texts.blank, "blank"),
-    ):
+    for number, what in ((cut, f"cut after {embedder.max_seq_length} tokens"), (blank, "blank")):
         if number:
             verb = "is" if number == 1 else "are"
             log(f"warning: {number:,} of {counted(out.texts, 'text')} {verb} {what}")

@@ -14,8 +14,8 @@ one those of the next token. --minimal_pairs asks which of two sentences is more
 it is the grammatical one: sentences of bert-jax that differ in one word, or those of --input.
 
 The vectors that `bert-jax embed` makes are judged by the correlation of cosines with scores (--similarity),
-by the documents that they find (--retrieval, a folder in the form of BEIR: corpus.jsonl, queries.jsonl and
-qrels/SPLIT.tsv; with --rerank in the order of a second model), or by k-means (--clusters).
+or by the documents that they find (--retrieval, a folder in the form of BEIR: corpus.jsonl, queries.jsonl and
+qrels/SPLIT.tsv; with --rerank in the order of a second model).
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ _USED = {
     "minimal_pairs": ("model", "input", "output", "overwrite", "dtype"),
     "similarity": ("model", "columns", "dtype"),
     "retrieval": ("model", "split", "rerank", "relevant", "dtype"),
-    "clusters": ("model", "columns", "seed", "dtype"),
 }
 
 
@@ -88,14 +87,10 @@ def define_flags(define: Define) -> None:
     define.string("similarity", "Table of pairs of texts with a score, for the vectors of --model.")
     define.string("retrieval", "Folder in the form of BEIR, for the vectors of --model.")
     shared.add_reranker(define)
-    define.string("clusters", "Table of texts with a label, for the vectors of --model.")
-    define.string(
-        "columns",
-        "Columns of --similarity, default sentence1,sentence2,score; of --clusters, default text,label.",
-    )
+    define.string("columns", "Columns of --similarity. Default: sentence1,sentence2,score.")
     define.number("masking_prob", "Of --records: fraction of the tokens to predict.", 0.15)
     define.integer("rows", "Of --records: number of rows, from the first on; 0 for all.", 0)
-    define.integer("seed", "Seed of the masks of --records, or of --clusters.", 0)
+    define.integer("seed", "Seed of the masks of --records.", 0)
     define.json()
 
 
@@ -105,7 +100,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if len(modes) != 1 or not (flags.workdir or flags.model):
         raise UserError(
             "evaluate needs --workdir=DIR, a fine-tuning run; or --model=DIR and one of --records=DIR, "
-            "--minimal_pairs, --similarity=FILE, --retrieval=DIR and --clusters=FILE"
+            "--minimal_pairs, --similarity=FILE and --retrieval=DIR"
         )
     (mode,) = modes
     shared.at_least(flags, seed=0, rows=0)
@@ -178,14 +173,9 @@ def _of_vectors(flags: absl_flags.FlagValues, mode: str) -> int:
     if mode == "retrieval":
         judged = embedding_scores.read_retrieval(path, flags.split or "test")
         score = functools.partial(embedding_scores.retrieval, judged=judged)
-    elif mode == "similarity":
-        columns = flags.columns or embedding_scores.SIMILARITY_COLUMNS
-        pairs = embedding_scores.read_similarity(path, columns, progress.log)
-        score = functools.partial(embedding_scores.similarity, pairs=pairs)
     else:
-        columns = flags.columns or embedding_scores.CLUSTER_COLUMNS
-        texts = embedding_scores.read_clusters(path, columns, progress.log)
-        score = functools.partial(embedding_scores.clusters, texts=texts, seed=flags.seed or 0)
+        pairs = embedding_scores.read_similarity(path, flags.columns or "", progress.log)
+        score = functools.partial(embedding_scores.similarity, pairs=pairs)
     if reranker := shared.load_reranker(flags):
         score = functools.partial(score, reranker=reranker)
     model = convert.load(flags.model, log=progress.log)

@@ -28,23 +28,16 @@ def attention_maps(model: Model, text: str, text_b: str | None = None) -> Attent
 
     Special tokens that are written out in a text, such as [MASK], are recognized.
 
-    Args:
-        model: the model, with a tokenizer.
-        text: the first text.
-        text_b: the second text; None for a single text.
-
     Raises:
         UserError: the model has no tokenizer, or its layers differ from BERT's; or the text has more
             tokens than the model has positions.
     """
     unlike = [name for name in _AS_IN_BERT if getattr(model.config, name) != getattr(_BERT, name)]
-    if model.config.position in ("rotary", "alibi") or unlike:
-        name = unlike[0] if unlike else "position"
-        raise UserError(
-            f"{name}={getattr(model.config, name)}: attention is plotted for layers as BERT's only"
-        )
-    tokenizer = tokenizer_of(model)
-    limit = model.config.max_seq_length
+    unlike += ["position"] if model.config.position in ("rotary", "alibi") else []
+    if unlike:
+        value = getattr(model.config, unlike[0])
+        raise UserError(f"{unlike[0]}={value}: attention is plotted for layers as BERT's only")
+    tokenizer, limit = tokenizer_of(model), model.config.max_seq_length
     texts = [text if text_b is None else (text, text_b)]
     (row,) = text_rows(tokenizer, texts, limit, special=tuple(tokenizer.special_tokens.values()))
     if row.cut:
@@ -81,18 +74,15 @@ def attention_weights(
         types: the token types of the first and the second text.
     """
     inputs = row_inputs(batch["input_ids"], batch["lengths"], batch["first_lengths"], types)
-    states: Any = Encoder(config).apply(
-        {"params": params}, *(inputs[name] for name in INPUTS), lambda x: x, method="every_layer"
-    )
-    real = inputs["sequence_ids"]
+    arrays = [inputs[name] for name in INPUTS]
+    states: Any = Encoder(config).apply({"params": params}, *arrays, lambda x: x, method="every_layer")
     layers = params["layers"]["stack"]["layer"]
 
     def one(x, query, key):
         def project(dense):
-            return jnp.einsum("blh,hnd->blnd", x, dense["kernel"].astype(x.dtype)) + dense["bias"].astype(
-                x.dtype
-            )
+            kernel, bias = (dense[name].astype(x.dtype) for name in ("kernel", "bias"))
+            return jnp.einsum("blh,hnd->blnd", x, kernel) + bias
 
-        return probabilities(project(query), project(key), real, config.causal)
+        return probabilities(project(query), project(key), inputs["sequence_ids"], config.causal)
 
     return jax.vmap(one)(states[:-1], layers["query"], layers["key"])

@@ -28,6 +28,7 @@ from bert_jax.settings.pretrain_config import MaskingConfig
 from bert_jax.training.step import losses_in_microbatches
 
 PROB, REPLACE = 0.15, "0.8,0.1,0.1"
+_BATCH_ROWS = 32
 
 
 def held_out(
@@ -38,7 +39,6 @@ def held_out(
     prob: float = PROB,
     replace: str = REPLACE,
     rows: int = 0,
-    batch_size: int = 32,
     seed: int = 0,
     dtype: str = "auto",
     log: Callable[[str], None] = print,
@@ -58,10 +58,8 @@ def held_out(
         prob: the fraction of the tokens to predict.
         replace: the fractions of these that become [MASK], become a random token, and stay the same.
         rows: the number of rows, from the first on; 0 for all.
-        batch_size: rows of a batch. It is rounded up to a multiple of the number of devices.
         seed: the seed of the masks.
-        dtype: the dtype of the computation: "float32", "bfloat16", or "auto", see
-            `EncoderConfig.for_inference`.
+        dtype: the dtype of the computation, see `EncoderConfig.for_inference`.
         log: called with each line to be logged.
         on_batch: called with the numbers of batches done and in total.
 
@@ -79,7 +77,10 @@ def held_out(
     """
     masks = MaskingConfig(prob=prob, replace=replace)
     data_dir = cache.localize(records_dir, log)
-    _check(masks, data_dir, split, rows, batch_size)
+    paths = comma_lists.paths(data_dir)
+    read = [(path, manifests.read(path)) for path in paths if not records.foreign_files(path)]
+    if read and len(read) == len(paths):
+        manifests.check_alike(read, split)
     model = with_masked_lm(convert.load(checkpoint, log=log))
     mesh = sharding.make_mesh()
     config = placement.config_for(model.config.for_inference(platform.target(), dtype), mesh)
@@ -91,10 +92,9 @@ def held_out(
     log(f"evaluating {model.source}")
     kernel_check.ensure(config, log)
     dataset = _open(data_dir, split, model)
-    masking = masks.options(dataset.max_seq_length)
-    what = _causal(model, config) if config.causal else _masked(model, config, masking)
+    what = _predicted(model, config, masks.options(dataset.max_seq_length))
     count = min(rows or len(dataset), len(dataset))
-    pairs, labels = _totals(what, model, seed, dataset, count, mesh, batch_size, on_batch)
+    pairs, labels = _totals(what, model, seed, dataset, count, mesh, on_batch)
     means = {name: float(total / weight) for name, (total, weight) in pairs.items() if weight}
     scores: dict[str, float] = {"rows": count, "predicted_tokens": int(labels.sum())}
     scores |= {name: means[name] for name in (f"{what.loss}_loss", f"{what.loss}_accuracy")}
@@ -112,16 +112,6 @@ def held_out(
     return scores
 
 
-def _check(masks: MaskingConfig, data_dir: str, split: str, rows: int, batch_size: int) -> None:
-    if rows < 0 or batch_size < 1:
-        raise UserError(f"rows={rows}, batch_size={batch_size}: expected at least 0 and at least 1")
-    masks.options(1)  # its checks do not depend on the number of tokens
-    paths = comma_lists.paths(data_dir)
-    read = [(path, manifests.read(path)) for path in paths if not records.foreign_files(path)]
-    if read and len(read) == len(paths):
-        manifests.check_alike(read, split)
-
-
 class _Predicted(NamedTuple):
     objective: MaskedLM | CausalLM
     loss: str  # the name of the loss of tokens
@@ -130,26 +120,22 @@ class _Predicted(NamedTuple):
     next_sentence: bool = False
 
 
-def _masked(model: convert.Model, config: EncoderConfig, masking: MaskingOptions) -> _Predicted:
-    tokenizer = tokenizer_of(model)
+def _predicted(model: convert.Model, config: EncoderConfig, masking: MaskingOptions) -> _Predicted:
+    tokenizer, head = tokenizer_of(model), model.family.masked_lm
+    if config.causal:
+        causal, never = CausalLM(config, tokenizer.layout.types, head), tokenizer.layout.before.tolist()
+        return _Predicted(causal, "clm", "next", (tokenizer.pad_id, *never))
     vocabulary, next_sentence = Vocabulary.from_tokenizer(tokenizer), "nsp" in model.groups
-    objective = MaskedLM(
+    masked = MaskedLM(
         config,
         vocabulary,
         masking,
         token_types=tokenizer.layout.types,
-        head=model.family.masked_lm,
+        head=head,
         next_sentence_head=next_sentence,
     )
-    return _Predicted(
-        objective, "mlm", "masked", vocabulary.never_chosen(masking.never_chosen), next_sentence
-    )
-
-
-def _causal(model: convert.Model, config: EncoderConfig) -> _Predicted:
-    tokenizer = tokenizer_of(model)
-    objective = CausalLM(config, tokenizer.layout.types, model.family.masked_lm)
-    return _Predicted(objective, "clm", "next", (tokenizer.pad_id, *tokenizer.layout.before.tolist()))
+    never_chosen = vocabulary.never_chosen(masking.never_chosen)
+    return _Predicted(masked, "mlm", "masked", never_chosen, next_sentence)
 
 
 def _open(data_dir: str, split: str, model: convert.Model) -> Dataset:
@@ -174,11 +160,10 @@ def _totals(
     dataset: Dataset,
     count: int,
     mesh: jax.sharding.Mesh,
-    batch_size: int,
     on_batch: Callable[[int, int], None],
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Returns {name: float64 (sum, weight)} over the first `count` rows, and the count of each label."""
-    size = -(-batch_size // mesh.size) * mesh.size
+    size = -(-_BATCH_ROWS // mesh.size) * mesh.size
     groups = ("encoder", "mlm", *(("pooler", "nsp") if what.next_sentence else ()))
     used = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
     layered = [name for name, x in assembled.parameters(model.module).items() if x.layered]
@@ -202,18 +187,18 @@ def _totals(
             return evaluate(params, sharding.global_batch(batch, mesh))
 
     starts = range(0, count, size)
-    batches = ((number, _batch(dataset, first, size, count)) for number, first in enumerate(starts))
+
+    def batches():
+        for number, first in enumerate(starts):
+            rows = np.arange(first, first + size, dtype=np.int32)
+            batch = google.without_masks(dataset.batch(np.where(rows < count, rows, -1)))
+            yield number, batch | {"row_ids": rows}
+
     totals = None
     on_batch(0, len(starts))
-    for number, output in microbatches.pipelined(dispatch, batches):
+    for number, output in microbatches.pipelined(dispatch, batches()):
         sums = jax.tree.map(lambda x: np.asarray(x, np.float64), output)
         totals = sums if totals is None else jax.tree.map(np.add, totals, sums)
         on_batch(number + 1, len(starts))
     assert totals is not None  # a split that is open has rows
     return totals
-
-
-def _batch(dataset: Dataset, first: int, size: int, count: int) -> dict[str, np.ndarray]:
-    numbers = np.arange(first, first + size, dtype=np.int32)
-    batch = google.without_masks(dataset.batch(np.where(numbers < count, numbers, -1)))
-    return batch | {"row_ids": numbers}

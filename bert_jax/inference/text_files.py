@@ -32,12 +32,10 @@ class Document:
 
 def check(path: str, flag: str, pairs: bool = False) -> None:
     """Raises UserError unless a path is a file of texts, or "-" for standard input; `flag` named it."""
-    expected = "expected a file with one text per line, or .jsonl"
-    tables = (".csv",) if pairs else (".csv", ".tsv")
-    is_table = compression.strip_suffix(path).lower().endswith(tables)
+    is_table = compression.strip_suffix(path).lower().endswith(".csv" if pairs else (".csv", ".tsv"))
     if is_table or (path != "-" and not files.is_file(path)):
         what = "a table" if is_table else "no such file"
-        raise UserError(f"{flag}={path}: {what}; {expected}")
+        raise UserError(f"{flag}={path}: {what}; expected a file with one text per line, or .jsonl")
 
 
 def has_objects(path: str) -> bool:
@@ -52,7 +50,7 @@ def read_lines_of(path: str) -> Iterator[tuple[str, str]]:
     line is a JSON object; otherwise they are texts.
 
     Raises:
-        UserError: a line is not UTF-8, or too long.
+        UserError: a line is not UTF-8.
     """
     name = "standard input" if path == "-" else path
     with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else open_file(path) as file:
@@ -101,8 +99,8 @@ def read_documents(path: str, field: str = "text", flag: str = "--corpus") -> It
         yield Document(encodable_id(str(next(ids, number))), text)
 
 
-class Texts:
-    """Iterates over the texts of a file, including blank ones, so that results correspond to lines.
+def read_texts(path: str, pairs: bool = False, text_a: str = "text", text_b: str = "") -> Iterator[Text]:
+    """Yields the texts of a file, including blank ones, so that results correspond to lines.
 
     Args:
         path: the path of a file with one text per line, or with one JSON object per line if the name ends in
@@ -112,46 +110,23 @@ class Texts:
         text_a: the field of the text in .jsonl files.
         text_b: the field of the second text of a pair in .jsonl files; "" for single texts.
 
-    Attributes:
-        blank: the number of texts so far that are empty or only whitespace.
-
     Raises:
-        UserError: on construction, the file does not exist or has an unsupported format; during iteration, a
-            line is malformed. The message gives its number.
+        UserError: a line is malformed; the message gives its number.
     """
-
-    def __init__(self, path: str, pairs: bool = False, text_a: str = "text", text_b: str = ""):
-        self.path, self.pairs, self.blank = path, pairs, 0
-        self._fields = (text_a, text_b) if text_b else (text_a,)
-        self._json = has_objects(path)
-        if (pairs and self._json) or (text_b and not self._json):
-            raise UserError(
-                f"--input={path}: pairs are lines with a tab and --pairs, or .jsonl and --text_b=FIELD"
-            )
-        check(path, "--input", pairs)
-
-    def __iter__(self) -> Iterator[Text]:
-        for place, line in read_lines_of(self.path):
-            texts = (line,)
-            if self._json:
-                row = _object(line, place, *self._fields)
-                texts = tuple(encodable(row[field]) for field in self._fields)
-            elif self.pairs and len(texts := tuple(line.split("\t"))) != 2:
-                raise UserError(
-                    f"{place}: expected two texts with one tab between them, found {len(texts) - 1}"
-                )
-            self.blank += not "".join(texts).strip()
-            yield texts[0] if len(texts) == 1 else (texts[0], texts[1])
+    fields = (text_a, text_b) if text_b else (text_a,)
+    for place, line in read_lines_of(path):
+        texts = line.split("\t") if pairs else [line]
+        if has_objects(path):
+            row = _object(line, place, *fields)
+            texts = [encodable(row[field]) for field in fields]
+        elif pairs and len(texts) != 2:
+            raise UserError(f"{place}: expected two texts with one tab between them, found {len(texts) - 1}")
+        yield texts[0] if len(texts) == 1 else (texts[0], texts[1])
 
 
 def count_lines(path: str) -> int | None:
     """Returns the number of lines of a file; None if counting them would take long, or use up a pipe."""
-    if path == "-" or not os.path.isfile(path) or compression.strip_suffix(path) != path:
+    if not os.path.isfile(path) or compression.suffix(path) or os.path.getsize(path) > _MOST_BYTES_TO_COUNT:
         return None
-    if os.path.getsize(path) > _MOST_BYTES_TO_COUNT:
-        return None
-    lines, last = 0, b"\n"
     with files.open_read(path) as file:
-        while block := file.read(1 << 20):
-            lines, last = lines + block.count(b"\n"), block[-1:]
-    return lines + (last != b"\n")
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))

@@ -13,7 +13,7 @@ from bert_jax.convert.formats import work_directory
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.inference import embedding, engine
 from bert_jax.inference.embedding import Embedder
-from bert_jax.inference.text_files import Texts
+from bert_jax.inference.text_files import read_texts
 
 USED = TEXTS[:6]
 LINES = "\n".join(USED) + "\n"
@@ -125,10 +125,9 @@ def test_every_kind_of_input_is_the_same_texts(tmp_path, monkeypatch):
         ("objects.jsonl.gz", gzip.compress(objects), dict(text_a="sentence")),
     ):
         (tmp_path / name).write_bytes(content)
-        read = Texts(str(tmp_path / name), **options)
-        assert (list(read), read.blank) == (texts, 1), name
+        assert list(read_texts(str(tmp_path / name), **options)) == texts, name
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
-    assert list(Texts("-")) == texts
+    assert list(read_texts("-")) == texts
 
 
 def test_a_file_appears_whole_or_not_at_all(embed, monkeypatch):

@@ -1,4 +1,4 @@
-"""Scores of vectors: correlations, documents found, clusters."""
+"""Scores of vectors: correlations, and documents found."""
 
 import json
 
@@ -108,21 +108,10 @@ def test_only_the_first_ten_count():
     assert set(missed.values()) == {0.0}
 
 
-@pytest.mark.long
-def test_clusters_of_texts_with_labels(checkpoint, tmp_path, capsys):
-    path = tmp_path / "texts.tsv"
-    rows = [f"{'one two three ' * 3 if i % 2 else 'cat'} {i % 3}\t{'ab'[i % 2]}" for i in range(24)]
-    path.write_text("\n".join(["text\tlabel", *rows]) + "\n")
-    found = evaluate(capsys, checkpoint, f"--clusters={path}", "--json")
-    assert found["texts"] == 24 and found["labels"] == 2 and found["v_measure"] > 0.9
-    assert found == evaluate(capsys, checkpoint, f"--clusters={path}", "--json")
-
-
 @pytest.mark.parametrize(
     "content, message",
     [
         (None, "expected corpus.jsonl, queries.jsonl and qrels/test.tsv"),
-        ("query-id\tcorpus-id\tscore\nq0\tq0\t1\n", "of the query 'q0' has the same id, and"),
         ("query-id\tcorpus-id\tscore\nq0\td0\tyes\n", "test.tsv:2: the score 'yes' is no whole number"),
         ("query-id\tcorpus-id\tscore\nq0\te0\t1\n", "documents of corpus.jsonl"),
         ("query-id\tcorpus-id\tscore\nq9\td0\t1\n", "queries of queries.jsonl"),

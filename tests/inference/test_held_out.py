@@ -9,6 +9,7 @@ from bert_jax import convert, tokenization
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.data import records, token_counts
 from bert_jax.errors import UserError
+from bert_jax.inference import held_out as held_out_module
 from bert_jax.inference.held_out import held_out
 from bert_jax.objectives.causal_lm import CausalLM
 from bert_jax.objectives.masked_lm import MaskedLM
@@ -70,9 +71,12 @@ def row_by_row(model, directory, masking, seed, count):
         ({"prob": 0.4, "replace": "1,0,0", "seed": 3}, {"prob": 0.4, "replace": (1.0, 0.0, 0.0)}, 3, 9, 8),
     ],
 )
-def test_the_means_of_all_rows(evaluate, model, directory, options, masking, seed, rows, batch_size):
+def test_the_means_of_all_rows(
+    evaluate, model, directory, options, masking, seed, rows, batch_size, monkeypatch
+):
+    monkeypatch.setattr(held_out_module, "_BATCH_ROWS", batch_size)
     wanted, labels = row_by_row(model, directory, masking, seed, rows)
-    found = evaluate(directory, rows=rows, batch_size=batch_size, **options)
+    found = evaluate(directory, rows=rows, **options)
     assert (found["rows"], found["predicted_tokens"]) == (rows, len(labels))
     assert {name: found[name] for name in wanted} == pytest.approx(wanted, rel=1e-5)
     counts = token_counts.count(records.open_dataset(str(directory), "train"), 100)
@@ -123,7 +127,7 @@ def causal(model):
 
 @pytest.mark.long
 def test_a_causal_model_predicts_every_next_token(evaluate, model, directory):
-    found = evaluate(directory, causal(model), rows=9, batch_size=8)
+    found = evaluate(directory, causal(model), rows=9)
     batch = records.open_dataset(str(directory), "eval").batch(np.arange(9))
     task, params = CausalLM(causal(model).config), nest(model.params)
     batch |= {"row_ids": np.arange(9)}
@@ -154,8 +158,6 @@ def test_mistakes(evaluate, model, directory, tmp_path):
         (directory, {"split": "dev"}, "have no split 'dev'"),
         (directory, {"prob": 1.0}, "masking.prob=1.0 must be between 0 and 1"),
         (directory, {"replace": "1,0"}, "masking.replace='1,0'"),
-        (directory, {"rows": -1}, "rows=-1, batch_size=32: expected"),
-        (directory, {"batch_size": 0}, "batch_size=0: expected"),
         (tmp_path / "nowhere", {}, "there is no record directory"),
     ):
         with pytest.raises(UserError, match=message):
