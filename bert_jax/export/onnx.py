@@ -151,8 +151,10 @@ class ModelGraph:
 
     def __init__(self, model: Model):
         self._model, self._config = model, model.config
-        if self._config.attention_adapter or self._config.output_adapter:
-            raise UserError(f"{model.source}: bottleneck modules have no ONNX export; try --to=stablehlo")
+        config = model.config
+        for name in ("attention_adapter", "output_adapter", "causal", "position"):
+            if (value := getattr(config, name)) and value not in ("learned", "rotary", "alibi", "none"):
+                raise UserError(f"{model.source}: {name}={value} has no ONNX export; try --to=stablehlo")
         self.graph = Graph(model.family.name)
         self._ids = self.graph.input("input_ids", (BATCH, LENGTH))
         self._mask = self.graph.input("attention_mask", (BATCH, LENGTH))
@@ -254,12 +256,6 @@ class ModelGraph:
         name = "encoder/embeddings/position_embeddings"
         if config.position == "learned":
             table = self._weight(name)[config.position_offset :]
-        elif config.position in ("sinusoid", "scaled_sinusoid"):
-            scheme = positions.Sinusoid(config)
-            ids = np.arange(config.max_seq_length)
-            table = np.asarray(scheme.embed(np.float32(0), ids, {}), np.float32)
-            if config.position == "scaled_sinusoid":
-                table = table * self._weight("encoder/embeddings/position_scale")
         else:
             return []
         return [self.graph("Gather", self.graph.constant(table, "position_embeddings"), self._places)]
@@ -273,18 +269,14 @@ class ModelGraph:
     def _biases(self, spec: LayerSlice) -> list[Value]:
         """Returns what is added to the attention logits by position, [1, 1, L, L] or [1, N, L, L]."""
         config, found = self._config, []
-        if not (config.causal or spec.window or config.position == "alibi"):
+        if not (spec.window or config.position == "alibi"):
             return []
         places = self.graph("Cast", self._places, to=1)
-        column = self.graph("Unsqueeze", places, self.graph.ints(1))
-        ahead = self.graph("Sub", self.graph("Unsqueeze", places, self.graph.ints(0)), column)
-        distance, zero = self.graph("Abs", ahead), self.graph.floats(0.0)
-        never = self.graph.floats(_NEVER)
-        if config.causal:
-            found.append(self.graph("Where", self.graph("Greater", ahead, zero), never, zero))
+        column, row = (self.graph("Unsqueeze", places, self.graph.ints(axis)) for axis in (1, 0))
+        distance = self.graph("Abs", self.graph("Sub", row, column))
         if spec.window:
             far = self.graph("Greater", distance, self.graph.floats(float(spec.window)))
-            found.append(self.graph("Where", far, never, zero))
+            found.append(self.graph("Where", far, self.graph.floats(_NEVER), self.graph.floats(0.0)))
         if config.position == "alibi":
             slopes = -np.array(positions.alibi_slopes(config.num_attention_heads), np.float32)
             found.append(self.graph("Mul", distance, self.graph.constant(slopes[:, None, None])))

@@ -66,8 +66,7 @@ class Embedder:
         max_seq_length: the maximum number of tokens of a text, including [CLS] and [SEP]; 0 for that of a
             model for sentence embeddings, whatever the pooling, and for the number of positions of other
             models. Longer texts are truncated; of a pair, the longer text is.
-        dtype: the dtype of the computation: "float32", "bfloat16", or "auto", see
-            `EncoderConfig.for_inference`.
+        dtype: the dtype of the computation, see `EncoderConfig.for_inference`.
         batch_tokens: the approximate number of tokens, including padding, of a batch on each device; 0 for a
             number that suits the platform.
         log: called with each line to be logged.
@@ -100,13 +99,8 @@ class Embedder:
         self.pooling, self.normalize = pooling, normalize
         self.max_seq_length = max_seq_length or self.sentence.max_seq_length or self.config.max_seq_length
         numbers = self._check(model)
-        compute = functools.partial(
-            features,
-            layers=numbers,
-            pooling=pooling,
-            normalize=self.normalize,
-            types=self.tokenizer.layout.types,
-        )
+        options = dict(layers=numbers, pooling=pooling, normalize=self.normalize)
+        compute = functools.partial(features, **options, types=self.tokenizer.layout.types)
         groups = ("encoder", "pooler") if pooling == "pooler" else ("encoder",)
         self.engine = Engine(
             model,

@@ -13,6 +13,7 @@ from bert_jax import cli, convert
 from bert_jax.convert.families import bert
 from bert_jax.convert.formats import work_directory
 from bert_jax.convert.sentences import SentenceVectors
+from bert_jax.errors import UserError
 from bert_jax.export import folder as outputs
 from bert_jax.export import onnx as onnx_export
 from bert_jax.export.folder import FORMATS
@@ -31,9 +32,8 @@ VARIANTS = {
         first_attention_norm=False, local_rotary_theta=100.0,
     ),
     "alibi": dict(position="alibi", num_attention_heads=2, hidden_act="silu", type_vocab_size=0),
-    "sinusoid": dict(position="scaled_sinusoid", norm="rmsnorm", norm_bias=False, type_vocab_size=1),
-    "plain sinusoid": dict(position="sinusoid", hidden_act="relu", embedding_norm=False),
-    "causal": dict(causal=True, position_offset=2),
+    "plain": dict(norm_bias=False, type_vocab_size=1, hidden_act="relu", embedding_norm=False),
+    "offset": dict(position_offset=2),
     "no biases": dict(attention_bias=False, inner_bias=False, output_bias=False, norm="rmsnorm"),
     "shared": dict(layer_groups=1, embedding_size=8),
 }  # fmt: skip
@@ -60,6 +60,12 @@ def compare(model, tmp_path):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant_of_the_encoder(name, tmp_path):
     compare(build(tmp_path, **VARIANTS[name]), tmp_path)
+
+
+@pytest.mark.parametrize("fields", [{"causal": True}, {"position": "sinusoid"}, {"output_adapter": 3}])
+def test_what_has_no_export_is_an_error(fields, tmp_path):
+    with pytest.raises(UserError, match=f"{next(iter(fields))}=.*has no ONNX export"):
+        onnx_export.ModelGraph(build(tmp_path, **fields))
 
 
 @pytest.mark.parametrize("head", bert.FAMILY.heads)
@@ -146,7 +152,7 @@ def test_a_folder_of_onnx(export):
     assert not (folder / "onnx").exists()
 
 
-@pytest.mark.parametrize("name", ["learned", "rotary", "plain sinusoid"])
+@pytest.mark.parametrize("name", ["learned", "rotary", "plain"])
 def test_only_matrices_and_word_embeddings_are_quantized(name, tmp_path):
     path, smaller = str(tmp_path / "model.onnx"), str(tmp_path / "smaller.onnx")
     onnx_export.write(build(tmp_path, **VARIANTS.get(name, {})), path)
