@@ -14,7 +14,6 @@ from bert_jax.convert import formats, loading, parity
 from bert_jax.convert.model import Model
 from bert_jax.errors import StorageError, UserError, file_error
 from bert_jax.io import atomic, checks, files, scratch
-from bert_jax.io.wording import counted
 
 # Names of the files and folders of models, as conversions, exports and the hub have them.
 _OF_MODELS = re.compile(
@@ -63,7 +62,7 @@ def convert(
     kind = loading.detect(source)
     model = kind.read(source, ignore=ignore, log=log)
     model.check_sentence()
-    log(f"read {model.source} as {kind.name}: {_describe(model)}")
+    log(f"read {model.source} as {kind.name}: {model.size}, head {model.head}")
     with written(output) as folder, scratch.directory() as extra:
         model = change(model, extra)
         if model.untied:
@@ -76,8 +75,8 @@ def convert(
         again = target.read(folder, log=lambda line: None)  # the source's lines have been logged
         difference = parity.check_same(f"{output}, read back", model, again)
     log(
-        f"wrote {output} as {to}: {_describe(model)}; read back, every parameter is the same and its forward "
-        f"pass differs by {difference:.1e}"
+        f"wrote {output} as {to}: {model.size}, head {model.head}; read back, every parameter is the same "
+        f"and its forward pass differs by {difference:.1e}"
     )
     if warning := target.warning(model):
         log(f"warning: {warning}")
@@ -133,8 +132,3 @@ def _may_be_replaced(output: str) -> bool:
     except UserError:
         return False
     return kind is not None and kind.may_be_replaced(output)
-
-
-def _describe(model: Model) -> str:
-    head = "no head" if model.head == "none" else f"head {model.head}"
-    return f"{model.size}, {head}" + (f" of {counted(len(model.labels), 'label')}" if model.labels else "")

@@ -38,9 +38,6 @@ def detect(path: files.PathLike) -> formats.Format:
         hint = f"; did you mean {near}?"
     elif not exists and _HUB_NAME.fullmatch(text) and not files.exists(os.path.dirname(text) or text):
         hint = f"; if it is a name on the Hugging Face hub: hf download {text} --local-dir {text}"
-    snapshots = os.path.join(path, "snapshots")
-    if names := files.names(snapshots):  # the folder of a model in the hub's cache
-        hint = f"; give {' or '.join(os.path.join(snapshots, name) for name in names)}"
     what = "it is no checkpoint" if exists else "no such directory or prefix"
     raise UserError(f"{path}: {what}; expected {formats.examples()}{hint}")
 
@@ -168,8 +165,7 @@ def _check_report(report: checkpoint.Report, ignore: str) -> None:
         for what, which in (("lacks", new), ("has beyond this model", unused))
         if which
     ]
-    # The suggested pattern names each encoder parameter, so that the user sees exactly which ones are missing
-    # or unused, but covers a head as a whole.
+    # The pattern names each encoder parameter, so that the user sees which ones, but a head as a whole.
     patterns = dict.fromkeys(
         re.escape(name) if group(name) == "encoder" else f"{group(name)}/.*" for name in (*new, *unused)
     )

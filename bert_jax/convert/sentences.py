@@ -118,10 +118,7 @@ def unit_length(vectors: np.ndarray) -> np.ndarray:
 
 
 def encoder_folder(folder: str) -> str:
-    """Returns the directory of the encoder in a folder of sentence-transformers; other folders as they are.
-
-    It is the folder itself, or `0_Transformer` in those that old versions wrote.
-    """
+    """Returns the directory of the encoder: the folder, or `0_Transformer` in those of old versions."""
     path = os.path.join(folder, MODULES)
     modules = json_files.read(path, _MODULES) if MODULES in files.names(folder) else []
     name = next((one["path"] for one in modules if _kind(one) == "Transformer"), "")
@@ -226,19 +223,11 @@ def write(sentence: SentenceVectors, width: int, positions: int, folder: str) ->
     ]
     write_json(folder, MODULES, modules)
     flag = next(flag for flag, name in _FLAGS.items() if name == sentence.pooling)
-    chosen = (
-        {flag: True}
-        if flag == "pooling_mode_mean_tokens"
-        else {"pooling_mode_mean_tokens": False, flag: True}
-    )
-    write_json(os.path.join(folder, POOLING), "config.json", {"word_embedding_dimension": width} | chosen)
+    fields = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": False} | {flag: True}
+    write_json(os.path.join(folder, POOLING), "config.json", fields)
     write_json(folder, SETTINGS, {"max_seq_length": sentence.max_seq_length or positions})
-    content: dict[str, Any] = {}
-    if sentence.prompts:
-        content = {"prompts": dict(sentence.prompts), "default_prompt_name": None}
-    if sentence.similarity:
-        content["similarity_fn_name"] = sentence.similarity
-    if content:
+    content = {"prompts": dict(sentence.prompts), "default_prompt_name": None} if sentence.prompts else {}
+    if content := content | ({"similarity_fn_name": sentence.similarity} if sentence.similarity else {}):
         write_json(folder, PROMPTS, content)
 
 

@@ -2,7 +2,8 @@
 
 To add a family, add a module with its `Family`, of about 100 lines, and an entry in `FAMILIES`:
 
-1. Configuration: `fields`, `fixed`, `constants`, `checked`, and `translation` for what they cannot say.
+1. Configuration: `fields`, `fixed`, `constants`, `checked`, and `read_more` and `write_more` for
+   what they cannot say.
 2. Names: `table` has each parameter in each kind of file, mostly by `param_mapping.modules`. Parameters of
    layers are under `param_mapping.LAYERS`, and their names have `{layer}`, or `{group}` and `{member}` for
    layers that share their parameters. A name that depends on the head is an entry with `heads`; a tensor of
@@ -80,13 +81,12 @@ def check_rows(tokenizer: tokenization.Tokenizer, config: EncoderConfig, owner: 
     if ours == theirs:
         return
     name = next(name for name, one in templates.NAMED.items() if one == family.tokenizer.template)
-    mend = f"make records with `bert-jax data --template={name}`"
+    advice = f"make records with `bert-jax data --template={name}`"
     if tokenizer.states_template:
-        special = "roberta" if name == "roberta" else "bert"
-        mend = f"make a vocabulary with `bert-jax vocab --kind=bpe --special_tokens={special}`"
+        advice = "make a vocabulary with the --special_tokens of `bert-jax vocab`"
     raise UserError(
         f"{owner}: the rows are {tokenizer.template.pair!r}, and those of a {family.name} are "
-        f"{family.tokenizer.template.pair!r}; {mend}, or train a model of another family"
+        f"{family.tokenizer.template.pair!r}; {advice}, or train a model of another family"
     )
 
 

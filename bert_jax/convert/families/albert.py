@@ -11,7 +11,7 @@ import dataclasses
 from typing import Any
 
 from bert_jax.convert.families import bert
-from bert_jax.convert.families.base import Family, TensorFlowConfig, Translation
+from bert_jax.convert.families.base import Family, TensorFlowConfig
 from bert_jax.convert.param_mapping import LAYERS, dense, head, modules, vector
 from bert_jax.errors import UserError
 from bert_jax.models import sizes
@@ -81,7 +81,7 @@ FAMILY = Family(
     fields={**_FIELDS, "layer_norm_eps": "layer_norm_eps", "classifier_dropout_prob": "classifier_dropout"},
     activation="hidden_act",
     constants={"inner_group_num": 1},
-    translation=Translation(lambda _: {}, _check_projection),
+    write_more=_check_projection,
     activations={"gelu_tanh": "gelu_new"},
     checked={"position_embedding_type": "absolute"},
     fixed=sizes.ALBERT_ARCHITECTURE,

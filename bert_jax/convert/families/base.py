@@ -59,19 +59,6 @@ class TensorFlowConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class Translation:
-    """Fields of config.json that do not correspond one to one to fields of `EncoderConfig`.
-
-    Attributes:
-        read: function of the fields of config.json that returns fields of `EncoderConfig`.
-        write: function of an `EncoderConfig` that returns fields of config.json.
-    """
-
-    read: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-    write: Callable[[EncoderConfig], Mapping[str, Any]]
-
-
-@dataclasses.dataclass(frozen=True)
 class Family:
     """How the models of a family are stored in files. The record is not needed to compute the models.
 
@@ -90,7 +77,9 @@ class Family:
         constants: fields of config.json that have the same value in every supported model.
         checked: as `constants`, for fields that are not written because transformers has the same default.
         fixed: fields of `EncoderConfig` that config.json does not have or may leave out, with their values.
-        translation: functions for what `fields` cannot say, such as a field that corresponds to several.
+        read_more: function of the fields of config.json that returns fields of `EncoderConfig`, for what
+            `fields` cannot say, such as a field that corresponds to several.
+        write_more: function of an `EncoderConfig` that returns fields of config.json.
         tied: (second name, first name) pairs of the same tensor in Hugging Face files.
         tokenizer: the kind of tokenizer, how rows are assembled, and the names of both in files.
         special_ids: {field of config.json: role of the special token whose id it is}, for the fields that
@@ -120,7 +109,8 @@ class Family:
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     checked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    translation: Translation | None = None
+    read_more: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda fields: {}
+    write_more: Callable[[EncoderConfig], Mapping[str, Any]] = lambda config: {}
     tensorflow: TensorFlowConfig | None = None
     sizes: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     others: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -175,8 +165,8 @@ class Family:
             fixed, activations = self.tensorflow.fixed, self.tensorflow.activations
         if isinstance(act := found.get("hidden_act"), str):
             found["hidden_act"] = activations.get(act, act)
-        translated = self.translation.read(fields) if self.translation else {}
-        config = from_dict({"model_type": self.model_type, **fixed, **found, **translated})
+        more = self.read_more(fields)
+        config = from_dict({"model_type": self.model_type, **fixed, **found, **more})
         if self.shares_layers and not config.layer_groups:
             raise UserError(
                 f"the layers of {self.name} share their parameters, and layer_groups is 0; expected 1 or more"
@@ -198,9 +188,7 @@ class Family:
         fields = {name: value for name, value in values.items() if value is not None}
         fields |= {"architectures": [self.class_name(head)], "model_type": self.model_type}
         fields[self.activation] = self.activations.get(config.hidden_act, config.hidden_act)
-        fields |= self.constants
-        if self.translation:
-            fields |= self.translation.write(config)
+        fields |= {**self.constants, **self.write_more(config)}
         if lost := self.lost_field(config, fields, (*DROPOUT_FIELDS, *START_FIELDS), head):
             raise UserError(f"transformers' {self.name} has no {lost[0]}={lost[1]!r}, only {lost[2]!r}")
         return fields

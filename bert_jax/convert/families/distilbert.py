@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from bert_jax.convert.families.base import Family, Translation
+from bert_jax.convert.families.base import Family
 from bert_jax.convert.param_mapping import LAYERS, dense, head, modules, norm, vector
 from bert_jax.models.heads.structures import HIDDEN_DROPOUT, SPANS, TOKENS, ClassificationHead, Rate
 from bert_jax.tokenization.families import RECORDS
@@ -70,7 +70,7 @@ FAMILY = Family(
     },
     activation="activation",
     # Reading ignores both: they affect training only.
-    translation=Translation(lambda _: {}, lambda _: {"qa_dropout": 0.1, "sinusoidal_pos_embds": False}),
+    write_more=lambda _: {"qa_dropout": 0.1, "sinusoidal_pos_embds": False},
     fixed={"type_vocab_size": 0, "layer_norm_eps": 1e-12},
     tied=(("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),),
     tokenizer=RECORDS["distilbert"],

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.convert.families.base import Family, Translation
+from bert_jax.convert.families.base import Family
 from bert_jax.convert.param_mapping import LAYERS, head, modules, norm, table, vector
 from bert_jax.errors import UserError
 from bert_jax.io import json_files
@@ -185,7 +185,8 @@ FAMILY = Family(
     },
     checked={"rope_scaling": None},
     fixed=_BASE,
-    translation=Translation(_read, _write),
+    read_more=_read,
+    write_more=_write,
     tied=(("decoder.weight", "model.embeddings.tok_embeddings.weight"),),
     tokenizer=RECORDS["modernbert"],
     special_ids=_SPECIAL_IDS,

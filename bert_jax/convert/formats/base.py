@@ -25,8 +25,7 @@ class Format(abc.ABC):
     Attributes:
         name: the value for `--to`.
         title: how `bert-jax inspect` describes such a path, such as "TF1 checkpoint".
-        example: the same with an article, for messages that list the possible inputs, such as "a Hugging Face
-            folder".
+        example: the same with an article, for messages, such as "a Hugging Face folder".
         write_options: the names of further arguments of `write`.
         takes_changes: whether a model may be changed before it is written.
     """
@@ -51,16 +50,7 @@ class Format(abc.ABC):
 
     @abc.abstractmethod
     def read(self, path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
-        """Reads the complete model.
-
-        Args:
-            path: a path that `detect` accepts.
-            ignore: a regular expression; unknown tensors are skipped if it matches their full names.
-            log: called with one line of text for each notice.
-
-        Raises:
-            UserError: the checkpoint is damaged, incomplete, or of another family.
-        """
+        """Reads the complete model from a path that `detect` accepts; see `loading.load`."""
 
     def read_sentence(
         self, path: files.PathLike, config: EncoderConfig, tokenizer: Tokenizer | None
@@ -74,12 +64,7 @@ class Format(abc.ABC):
 
     @abc.abstractmethod
     def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
-        """Writes a model into a local directory that exists and is empty.
-
-        Args:
-            model: the model to write.
-            folder: the output directory.
-            options: the arguments named in `write_options`.
+        """Writes a model into a local directory that is empty; `options` are named in `write_options`.
 
         Raises:
             UserError: the format cannot represent this model.
@@ -96,21 +81,7 @@ class Format(abc.ABC):
     def load_params(
         self, path: files.PathLike, abstract_params: Any, *, ignore: str, log: Callable[[str], None]
     ) -> tuple[dict, checkpoint.Report]:
-        """Loads the parameters that a checkpoint and `abstract_params` have in common.
-
-        Args:
-            path: a path that `detect` accepts.
-            abstract_params: nested dict of jax.ShapeDtypeStruct; each array is placed according to its
-                sharding.
-            ignore: see `read`.
-            log: see `read`.
-
-        Returns:
-            The nested dict of the loaded parameters, and the report.
-
-        Raises:
-            UserError: see `read`; also a parameter with another shape.
-        """
+        """Loads the parameters that a checkpoint and a model share; see `loading.load_params`."""
         model = self.read(path, ignore=ignore, log=log)
         abstract, stored = flatten(abstract_params), model.stored
         check_shapes(model.source, stored, abstract)

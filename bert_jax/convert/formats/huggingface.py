@@ -73,7 +73,7 @@ class HuggingFace(Format):
         config, family, fields = _read_config(folder)
         classes = fields.get("architectures") or [""]
         if not {INDEX, WEIGHTS}.intersection(files.names(folder)):
-            raise _no_safetensors(folder, root, classes[0])
+            raise _no_safetensors(folder)
         tensors, untied = family.canonical(_read_tensors(folder), folder)
         heads = [family.head_of_class(name) for name in classes]
         named = next(filter(None, heads), None)
@@ -203,16 +203,9 @@ def _quantized(what: str) -> UserError:
     )
 
 
-def _no_safetensors(folder: str, root: str, class_name: str) -> UserError:
-    there = files.names(folder)
-    other = next((name for name in _OTHER_WEIGHTS if name in there), None)
-    if other is None:
-        return UserError(f"{folder}: no weights in it; expected {WEIGHTS}, or {INDEX} and what it names")
-    package, name = "transformers", class_name if class_name.isidentifier() else "AutoModelForPreTraining"
-    load, save = ".from_pretrained", "save_pretrained"
-    if class_name.endswith("Model") and sentences.MODULES in files.names(root):
-        package, name, load, save = "sentence_transformers", "SentenceTransformer", "", "save"
+def _no_safetensors(folder: str) -> UserError:
+    other = next((name for name in _OTHER_WEIGHTS if name in files.names(folder)), "no file")
     return UserError(
-        f"{folder}: its weights are in {other}, which may run code as it is opened; expected {WEIGHTS}. If "
-        f"you trust it, save it again by {package}: {name}{load}({root!r}).{save}('OUT')"
+        f"{folder}: its weights are in {other}; expected {WEIGHTS}, or {INDEX} and what it names. A pickle "
+        "may run code as it is opened; if you trust it, load it by transformers and save it again, as safetensors"
     )

@@ -70,7 +70,7 @@ class TensorFlow1(Format):
         self, path: files.PathLike
     ) -> tuple[bert_config.EncoderConfig, tokenization.Tokenizer | None]:
         """Returns the architecture and the tokenizer, from the files next to the variables."""
-        folder = files.parent(_prefix(path))
+        folder = files.parent(find_prefix(path) or os.fspath(path))
         config, family = _read_config(folder)
         return config, read_tokenizer(folder, family)
 
@@ -81,7 +81,7 @@ class TensorFlow1(Format):
             UserError: TensorFlow is not installed, there is no checkpoint, or a variable is missing, unknown
                 or has another shape.
         """
-        prefix = _prefix(path)
+        prefix = find_prefix(path) or os.fspath(path)
         folder = files.parent(prefix)
         config, family = _read_config(folder)
         model = from_variables(_Variables(prefix), config, read_tokenizer(folder, family), prefix, ignore)
@@ -91,7 +91,13 @@ class TensorFlow1(Format):
 
     def warning(self, model: Model) -> str:
         """Returns one line on what a TF1 checkpoint does not keep, or ""."""
-        lost = _lost(model)
+        is_lost = {
+            "the settings of sentence vectors": model.sentence not in (None, SentenceVectors()),
+            "the labels": bool(model.labels) and model.labels != _numbered(len(model.labels or ())),
+            "problem_type": model.problem_type in ("multi_label_classification", "regression"),
+            "the settings of scores": model.scores != PairScores(),
+        }
+        lost = [name for name, value in is_lost.items() if value]
         return f"a TF1 checkpoint does not keep {', '.join(lost)}; choose another format" if lost else ""
 
     def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
@@ -139,22 +145,8 @@ def _numbered(count: int) -> tuple[str, ...]:
     return tuple(f"LABEL_{i}" for i in range(count))
 
 
-def _lost(model: Model) -> list[str]:
-    lost = {
-        "the settings of sentence vectors": model.sentence not in (None, SentenceVectors()),
-        "the labels": bool(model.labels) and model.labels != _numbered(len(model.labels or ())),
-        "problem_type": model.problem_type in ("multi_label_classification", "regression"),
-        "the settings of scores": model.scores != PairScores(),
-    }
-    return [name for name, is_lost in lost.items() if is_lost]
-
-
 def to_variables(model: Model) -> dict[str, np.ndarray]:
-    """Returns the variables of a checkpoint by name, including the generator's.
-
-    Raises:
-        UserError: the checkpoints of the family have no such variables.
-    """
+    """Returns the variables of a checkpoint by name, including the generator's."""
     family, generator = model.family, model.generator
     groups = {one.ours.split("/")[0] for one in family.table if TENSORFLOW in one.names}
     kind = GENERATOR if model.head == "masked_lm" and "mlm" not in groups else TENSORFLOW
@@ -198,10 +190,6 @@ def from_variables(
     width = variables[layers[GENERATOR]].shape[1]
     generator = read(generator_config(config, width), GENERATOR)
     return read(config, TENSORFLOW).replace(generator=generator)
-
-
-def _prefix(path: files.PathLike) -> str:
-    return find_prefix(path) or os.fspath(path)
 
 
 def _read_config(folder: str) -> tuple[bert_config.EncoderConfig, Family]:

@@ -94,7 +94,9 @@ class WorkDirectory(Format):
             # Of a masked LM head that is the word embeddings alone there is no parameter.
             head = "none" if families.of(config).masked_lm.has_parameters else "masked_lm"
         params = params_of_head(params, head, families.of(config), source, log)
-        problem_type = _problem_type(run, head)
+        problem_type = ""
+        if head == "sequence_classification":  # runs of older versions record only their task
+            problem_type = run.get("problem_type") or _TYPES_OF_TASKS.get(run["config"].get("task"), "")
         kinds = (problem_type, adapter, generator, sentence, PairScores(**run.get("scores", {})))
         return Model(config, params, head, tokenizer, labels, source, *kinds)
 
@@ -116,9 +118,12 @@ class WorkDirectory(Format):
         """
         if model.tokenizer is None:
             raise UserError(f"{model.source}: it has no vocabulary; name it by --vocab=FILE")
+        config: dict[str, Any] = {"model": model.config.to_dict()}
+        if model.generator is not None:
+            config["replaced_tokens"] = {"generator_hidden_size": model.generator.config.hidden_size}
         run = {
             "command": COMMAND,
-            "config": {"model": model.config.to_dict()} | _options(model),
+            "config": config,
             "vocabulary": model.tokenizer.settings(),
             "head": model.head,
             "labels": model.labels,
@@ -162,12 +167,6 @@ def _base_of_updates(path: files.PathLike, config: Mapping[str, Any]) -> str:
     return recorded if recorded and (goes_on or files.exists(recorded)) else named
 
 
-def _options(model: Model) -> dict[str, Any]:
-    if model.generator is None:
-        return {}
-    return {"replaced_tokens": {"generator_hidden_size": model.generator.config.hidden_size}}
-
-
 def _networks(
     run: Mapping[str, Any],
     config: bert_config.EncoderConfig,
@@ -190,11 +189,3 @@ def _networks(
         tokenizer,
         source=f"{source}, generator",
     )
-
-
-def _problem_type(run: Mapping[str, Any], head: str) -> str:
-    if head != "sequence_classification":
-        return ""
-    # Runs of older versions record only their task.
-    known = _TYPES_OF_TASKS.get(run["config"].get("task"), "")
-    return run.get("problem_type") or known
