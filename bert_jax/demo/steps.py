@@ -8,7 +8,6 @@ commas and the ends of sentences, as in transcripts of speech, which needs no la
 from __future__ import annotations
 
 import dataclasses
-import json
 import random
 import re
 import shlex
@@ -18,8 +17,7 @@ from pathlib import Path
 
 from etils import epy
 
-from bert_jax.errors import UserError
-from bert_jax.io import atomic, files, json_files
+from bert_jax.io import files, json_files
 from bert_jax.tasks import writers
 from data_pipelines import python_docs
 
@@ -64,9 +62,6 @@ QUICK = Budget(
 )
 
 
-_KIND_FILE = "demo.json"  # records whether the directory belongs to the quick demo
-
-
 class Stopped(Exception):
     """A command failed with this exit code, and has already printed why."""
 
@@ -80,44 +75,26 @@ class Demo:
         budget: how much is computed.
     """
 
-    def __init__(
-        self,
-        directory: str,
-        run_command: Callable[[Sequence[str]], int],
-        budget: Budget = Budget(),
-    ):
+    def __init__(self, directory: str, run_command: Callable[[Sequence[str]], int], budget: Budget):
         self.root, self.run_command, self.budget = Path(directory), run_command, budget
 
     def run(self) -> None:
         """Runs every step; results of an earlier run are kept.
 
         Raises:
-            UserError: the directory belongs to a demo of the other kind, quick or not.
             Stopped: a command failed.
         """
         began = time.monotonic()
-        self._claim_directory()
         steps = (self.write_corpus, self.make_vocabulary, self.make_records, self.pretrain, self.fill_masks)
         for number, step in enumerate((*steps, self.finetune), 1):
             print(f"\n{number}. {step.__doc__}")
             step()
-        print(f"\nDone in {_duration(time.monotonic() - began)}. Everything is in {self.root}/.")
+        seconds = int(time.monotonic() - began)
+        print(f"\nDone in {seconds // 60} min {seconds % 60} s. Everything is in {self.root}/.")
         if self.budget == QUICK:
             print(
                 "--quick takes too few steps to learn anything, so its results mean nothing; run "
                 "`bert-jax demo` for meaningful ones."
-            )
-
-    def _claim_directory(self) -> None:
-        file, quick = self.root / _KIND_FILE, self.budget == QUICK
-        if not file.exists():
-            self.root.mkdir(parents=True, exist_ok=True)
-            atomic.write_text(file, json.dumps({"quick": quick}) + "\n")
-        elif json_files.read(file, {"quick": bool})["quick"] != quick:
-            kinds = ("with --quick", "without --quick")
-            raise UserError(
-                f"--workdir={self.root} contains a demo {kinds[quick]}, this one is {kinds[not quick]}; "
-                "choose another --workdir"
             )
 
     def write_corpus(self) -> None:
@@ -231,10 +208,6 @@ class Demo:
         code = self.run_command(arguments)
         if code:
             raise Stopped(code)
-
-
-def _duration(seconds: float) -> str:
-    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
 
 
 def punctuation(text: str) -> Text:

@@ -46,28 +46,6 @@ def test_the_task_is_made_of_every_text_of_three_sentences_once(tmp_path):
     assert [list(zip(row["words"], row["tags"], strict=True)) for row in rows] == dev
 
 
-@pytest.mark.parametrize("quick, theirs", [(True, "with --quick"), (False, "without --quick")])
-def test_the_two_kinds_do_not_share_a_directory(quick, theirs, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(steps.Demo, "write_corpus", _stop)
-    first, second = (["demo", *(["--quick"] if kind else [])] for kind in (quick, not quick))
-    assert cli.main(first) == 7
-    root = "demo-quick" if quick else "demo"
-    assert [path.name for path in tmp_path.iterdir()] == [root]
-    capsys.readouterr()
-    assert cli.main([*second, f"--workdir={root}"]) == 2
-    captured = capsys.readouterr()
-    assert f"--workdir={root} contains a demo {theirs}" in captured.err
-    assert captured.out == "" and captured.err.count("\n") == 1
-    assert cli.main(first) == 7  # its own directory is gone on with
-    assert cli.main(second) == 7  # and the other kind has another one
-
-
-def _stop(self):
-    """A step of the demo"""
-    raise steps.Stopped(7)
-
-
 @pytest.mark.slow
 def test_the_whole_way(tmp_path, capsys):
     assert jax.device_count() == 8

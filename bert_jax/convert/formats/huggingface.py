@@ -207,5 +207,5 @@ def _no_safetensors(folder: str) -> UserError:
     other = next((name for name in _OTHER_WEIGHTS if name in files.names(folder)), "no file")
     return UserError(
         f"{folder}: its weights are in {other}; expected {WEIGHTS}, or {INDEX} and what it names. A pickle "
-        "may run code as it is opened; if you trust it, load it by transformers and save it again, as safetensors"
+        "may run code when it is opened; to convert one that you trust, save it by transformers"
     )
