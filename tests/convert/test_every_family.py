@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from bert_jax import cli, convert, tokenization
-from bert_jax.commands import doctor, inspect
-from bert_jax.convert import families, surgery, vocabulary
+from bert_jax import cli, convert
+from bert_jax.convert import families, surgery
 from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.errors import UserError
 from bert_jax.parallel import sharding
@@ -58,16 +57,6 @@ def run(*arguments):
     if code == 2:
         raise UserError(f"bert-jax {arguments[0]}")
     assert code == 0
-
-
-def is_inspected(folder, tmp_path):
-    report = inspect.inspect(str(folder))
-    model = convert.load(folder, **QUIET)
-    assert not report.problems and report.facts["family"] == model.family.name
-    assert report.facts["architecture"]["num_hidden_layers"] == model.config.num_hidden_layers
-    assert model.tokenizer.template.pair in report.facts["vocabulary"]
-    check = doctor.check_model(str(folder))
-    assert check.status == "ok" and check.detail.startswith(f"{model.family.name}, ")
 
 
 def fills_masks(folder, tmp_path):
@@ -128,29 +117,6 @@ def chooses_layers(folder, tmp_path):
     assert chosen.config.is_local(1) == model.config.is_local(depth - 1)
 
 
-def changes_positions(folder, tmp_path):
-    model = convert.load(folder, **QUIET)
-    longer = surgery.resize_positions(model, 40)
-    assert longer.config.max_seq_length == 40
-    if surgery.POSITIONS in model.params:
-        old, new = (each.params[surgery.POSITIONS] for each in (model, longer))
-        offset = model.config.position_offset
-        np.testing.assert_array_equal(new[: len(old)], old)
-        np.testing.assert_array_equal(new[len(old)], old[offset])
-        assert len(new) == 40 + offset
-
-
-def pads_vocabulary(folder, tmp_path):
-    assert surgery.pad_vocabulary(convert.load(folder, **QUIET), 128).config.vocab_size % 128 == 0
-
-
-def replaces_vocabulary(folder, tmp_path):
-    other = DATA / "distilbert" / "masked_lm" / "vocab.txt"
-    tokenizer = tokenization.load(other)
-    model, report = vocabulary.replace_vocabulary(convert.load(folder, **QUIET), tokenizer)
-    assert model.config.vocab_size == 25 and report.kept
-
-
 def has_head(head):
     return lambda family: head in family.heads
 
@@ -167,15 +133,11 @@ FACTS = {
     "`convert --add_tokens`": lambda family: family.tokenizer.kind == "wordpiece",
 }
 FEATURES = {
-    "`inspect`, `doctor --model`": is_inspected,
     "`fill-mask`": fills_masks,
     "`embed`": embeds,
     "`embed --pooling=pooler`": embeds_by_pooler,
     "pre-training from `init_from`": starts_pretraining,
     "`convert --layers`": chooses_layers,
-    "`convert --positions`": changes_positions,
-    "`convert --pad_vocab_to`": pads_vocabulary,
-    "`convert --vocab`": replaces_vocabulary,
 }
 
 
