@@ -83,7 +83,7 @@ def read_retrieval(directory: str, split: str) -> Judged:
         query, document, gain = row.values()
         if not gain.lstrip("-").isdecimal():
             raise UserError(f"{place}: the score {gain!r:.40} is no whole number, such as 0 or 1")
-        if int(gain) > 0 and document != query:
+        if int(gain) > 0:
             gains.setdefault(query, {})[document] = int(gain)
     documents = _read_distinct(os.path.join(directory, "corpus.jsonl"))
     queries = _read_distinct(os.path.join(directory, "queries.jsonl"))
