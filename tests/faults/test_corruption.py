@@ -21,7 +21,6 @@ from support.vocabularies import VOCABULARY, WORDPIECES
 
 from bert_jax import tokenization
 from bert_jax.convert import formats, loading
-from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.data import records, tfrecord
 from bert_jax.errors import UserError
 from bert_jax.io import json_files
