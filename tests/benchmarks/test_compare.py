@@ -2,10 +2,8 @@
 
 import importlib
 import json
-import os
 import subprocess
 import sys
-import time
 import types
 from pathlib import Path
 
@@ -103,11 +101,6 @@ def test_each_side_has_its_turn(made):
     assert {"--onnx", "8x128", "1x128", "32x128", "16x128"} <= set(folder.command)
 
 
-@pytest.mark.parametrize("memory, halvings", [(140, 0), (75, 0), (74, 1), (40, 1), (24, 2), (0.1, 6)])
-def test_batches_shrink_with_the_memory(compare, memory, halvings):
-    assert compare.plan.halvings(memory) == halvings
-
-
 @pytest.mark.long
 def test_a_session_survives_failing_and_hanging_processes(compare, tmp_path, capsys):
     turn = compare.turns.Turn
@@ -160,47 +153,6 @@ def test_sides_alternate_without_being_set_up_again(compare, tmp_path, capsys):
     assert (tmp_path / "log.txt").read_text().count("set up\n") == 3
 
 
-@pytest.mark.long
-def test_a_side_that_is_never_ready_is_left_out(compare, tmp_path):
-    session = compare.turns.Session(60, tmp_path, patience=0)
-    hangs = compare.turns.Turn("one", [sys.executable, "-c", "input(); input()"], limit=1, stays=True)
-    assert session.run([hangs], 2) == []
-    # What a process starts is stopped with it.
-    code = "import subprocess, sys; print(subprocess.Popen(['sleep', '77']).pid, flush=True); input()"
-    parent = compare.turns.Turn("two", [sys.executable, "-c", code], limit=5, stays=True)
-    assert session.run([parent], 1) == []
-    state = Path(f"/proc/{(tmp_path / 'log.txt').read_text().split()[-1]}/stat")
-
-    def is_over():
-        try:
-            return state.read_text().rpartition(")")[2].split()[0] == "Z"
-        except OSError:
-            return True
-
-    end = time.monotonic() + 10
-    while not is_over() and time.monotonic() < end:
-        time.sleep(0.05)
-    assert is_over()
-
-
-@pytest.mark.long
-def test_a_bert_is_prepared_where_packages_for_files_are_missing(tmp_path):
-    """On a machine with a GPU and little else; a sitecustomize keeps this one from finding them."""
-    missing = ("google_crc32c", "ml_collections", "tensorboardX", "backports.zstd")
-    hide = (
-        f"import sys, importlib.util as u; hidden = {missing!r}; find = u.find_spec\n"
-        "u.find_spec = lambda name, *rest: None if name in hidden else find(name, *rest)\n"
-        "sys.modules.update(dict.fromkeys(hidden))\n"
-    )
-    (tmp_path / "sitecustomize.py").write_text(hide)
-    path = os.pathsep.join([str(tmp_path), str(FOLDER.parents[1]), *sys.path])
-    command = [sys.executable, str(FOLDER / "ours.py"), "prepare", "base", str(tmp_path / "base"), "2x16"]
-    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": path})
-    fields = json.loads((tmp_path / "base" / "config.json").read_text())
-    assert (fields["model_type"], fields["num_hidden_layers"], fields["hidden_act"]) == ("bert", 12, "gelu")
-    assert (tmp_path / "base" / "padded-2x16.npz").exists()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["train", "finetune", "forward", "checkpoint"])
 def test_every_part_on_the_cpu(part):
@@ -212,13 +164,3 @@ def test_every_part_on_the_cpu(part):
     found = [json.loads(line[7:]) for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert len(found) == (2 if part in ("train", "checkpoint") else 1)
     assert all(one["what"]["model"] == "tiny" and one["best"] > 0 for one in found)
-
-
-def test_flops_of_a_sequence_are_those_of_the_formula(compare):
-    from bert_jax.runs import benchmark
-    from bert_jax.training import flops
-
-    config = compare.ours.config_of("base", compare.measure.variant("padded:0.1:0.1:float32"))
-    count = flops.RowFlops.of(benchmark.make_task(config, 512))
-    assert count(512, 80) == pytest.approx(301.4e9, rel=1e-3)
-    assert compare.ours.config_of("pretrain/hour").vocab_size == 30522

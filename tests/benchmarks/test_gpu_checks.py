@@ -22,19 +22,6 @@ def results(*arguments, **environment):
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-@pytest.mark.long
-def test_checks_run_without_google_crc32c(tmp_path):
-    """It is not on every machine with a GPU; a sitecustomize keeps this one from finding it."""
-    hide = (
-        "import importlib.util as u; find = u.find_spec\n"
-        "u.find_spec = lambda name, *rest: None if name == 'google_crc32c' else find(name, *rest)\n"
-    )
-    (tmp_path / "sitecustomize.py").write_text(hide)
-    path = os.pathsep.join([str(tmp_path), str(ROOT), *sys.path])
-    (found,) = results("attention", PYTHONPATH=path)
-    assert found == {"skipped": "no GPU: jax runs on cpu"}
-
-
 @pytest.mark.slow
 def test_gradients_on_the_cpu():
     found = results("gradients", "--small")

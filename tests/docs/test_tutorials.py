@@ -1,6 +1,4 @@
-"""The tutorials: listed, and run as they stand, with few steps and a small model for the released one."""
-
-import re
+"""The tutorials run as they stand, with few steps and a small model for the released one."""
 
 import pytest
 from support import pages, processes
@@ -18,19 +16,6 @@ SHORT = {
     "finetune": ["--config.epochs=0.1"],
 }
 SHELL = ["bash", "-e", "-o", "pipefail"]
-HEADINGS = ("**At the end you have**", "**You need**", "\n## 1. ", "\n## What to try next\n")
-
-
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_form(path):
-    page = path.read_text(encoding="utf-8")
-    positions = [page.find(part) for part in HEADINGS]
-    assert -1 not in positions and positions == sorted(positions)
-    steps = [int(number) for number in re.findall(r"^## (\d+)\. ", page, re.M)]
-    assert steps == list(range(1, len(steps) + 1))
-    assert not re.search(r"(^|[\s(=])/(work|tmp|root|home)/", page), "a path of a machine"
-    assert f"({path.name})" in (FOLDER / "index.md").read_text(encoding="utf-8")
-    assert f"tutorials/{path.name}" in (pages.REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Traffic: groups in every spelling, the axes they lie along, and how long a ring takes."""
 
 import pytest
-from support.programs import TRAIN_STEP
+from support import programs
 
 from bert_jax.estimate import collectives, hlo, timing
 from bert_jax.estimate.tpus import CHIPS
@@ -39,7 +39,7 @@ def test_groups(attributes, groups):
 
 
 def test_what_a_program_sends():
-    found = collectives.find(hlo.parse(TRAIN_STEP), {"data": 4, "fsdp": 2, "tensor": 1}, V5E, LINE)
+    found = collectives.find(hlo.parse(programs.TPU), {"data": 4, "fsdp": 2, "tensor": 1}, V5E, LINE)
     reduce, gather = found
     assert (reduce.kind, reduce.axes, reduce.group, reduce.times) == ("all-reduce", ("data",), 4, 3)
     assert reduce.payload == 4 * (8 * 128 + 16 * 32) and not reduce.overlapped

@@ -1,11 +1,11 @@
 """HLO text read into instructions, with how often each runs."""
 
 import pytest
-from support.programs import TRAIN_STEP
+from support import programs
 
 from bert_jax.estimate import hlo
 
-MODULE = hlo.parse(TRAIN_STEP)
+MODULE = hlo.parse(programs.TPU)
 
 
 def visits(name):

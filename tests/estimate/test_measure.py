@@ -7,7 +7,7 @@ import jax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import gpu_programs
+from support import programs
 
 from bert_jax.errors import UserError
 from bert_jax.estimate import gpus, measure, program, report
@@ -194,7 +194,7 @@ def test_the_text_of_an_estimate(result):
 def test_gpus_have_bounds_and_no_step_time(step, monkeypatch):
     hosts, gib = gpus.parse("h100:8"), 2.0**30
     parts = ("parameters", "optimizer", "batch", "temporary", "program", "padding", "total")
-    compiled = program.Compiled(gpu_programs.TRAIN_STEP, dict.fromkeys(parts, gib), 1.0)
+    compiled = program.Compiled(programs.GPU, dict.fromkeys(parts, gib), 1.0)
     monkeypatch.setattr(program.TrainStep, "compile", lambda self, rows: compiled)
     monkeypatch.setattr(step, "memory_limit", 0.75 * hosts.chip.hbm_bytes)
     result = measure.estimate(step, hosts) | {"versions": {"jax": "1"}}

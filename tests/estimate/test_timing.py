@@ -3,14 +3,13 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from support.gpu_programs import TRAIN_STEP as GPU_STEP
-from support.programs import TRAIN_STEP
+from support import programs
 
 from bert_jax.estimate import hlo, timing
 from bert_jax.estimate.tpus import CHIPS
 
 V5E = CHIPS["v5e"]
-MODULE = hlo.parse(TRAIN_STEP)
+MODULE = hlo.parse(programs.TPU)
 
 
 def visit(name):
@@ -37,7 +36,7 @@ def test_a_kernel_without_an_estimate_is_added_and_named():
 
 def test_a_kernel_with_a_schedule_takes_the_longer_of_it_and_its_bytes():
     settings = 'custom_call_target="tpu_custom_call", backend_config={"custom_call_config":{"body":"TUzv"}}'
-    module = hlo.parse(TRAIN_STEP.replace('custom_call_target="tpu_custom_call"', settings))
+    module = hlo.parse(programs.TPU.replace('custom_call_target="tpu_custom_call"', settings))
     without = timing.compute(module, V5E, attention_flops=197e9)
     for cycles, seconds in ((15e6, 3e-2), (1.0, without.added_seconds - 1e-3)):
         found = timing.compute(module, V5E, attention_flops=197e9, kernel_cycles={"TUzv": cycles})
@@ -49,7 +48,7 @@ def test_a_kernel_with_a_schedule_takes_the_longer_of_it_and_its_bytes():
 
 
 def test_attention_flops_are_left_out_where_there_is_no_kernel():
-    text = TRAIN_STEP.replace("tpu_custom_call", "AllocateBuffer")
+    text = programs.TPU.replace("tpu_custom_call", "AllocateBuffer")
     assert timing.compute(hlo.parse(text), V5E, attention_flops=197e9).added_seconds == 0
 
 
@@ -90,7 +89,7 @@ ENTRY %main (a: f32[12,8,128], b: f32[1,8,128]) -> f32[12,8,128] {
 
 
 def test_a_product_in_a_loop_counts_once_for_each_trip():
-    assert timing.matrix_flops(hlo.parse(TRAIN_STEP)) == 3 * 2 * 16 * 64 * 32
+    assert timing.matrix_flops(hlo.parse(programs.TPU)) == 3 * 2 * 16 * 64 * 32
 
 
 # Products as convolutions, one of them [2, 4, 8, 16] x [2, 4, 8, 16] -> [2, 4, 8, 8], batched over the first
@@ -138,7 +137,7 @@ def test_a_program_that_xla_compiled():
 
 def test_products_of_libraries_on_gpus():
     """Three trips with two products of cuBLAS, and cuDNN's attention forward, and once backward."""
-    module = hlo.parse(GPU_STEP)
+    module = hlo.parse(programs.GPU)
     product, scores = 2 * 16 * 64 * 32, 2 * 2 * 4 * 8 * 8 * 16
     assert timing.matrix_flops(module) == 3 * 2 * product + (3 * 2 + 5) * scores + 2 * 16 * 64 * 8
     weights, x, out = 2 * 64 * 32, 2 * 16 * 64, 2 * 16 * 32  # without the 4 MiB of room that cuBLAS has

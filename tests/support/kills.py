@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import json
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,10 @@ import time
 from pathlib import Path
 
 from support import xla_flags
+
+import bert_jax
+from bert_jax import cli
+from bert_jax.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {
@@ -25,42 +30,6 @@ ENVIRONMENT = {
     "XLA_FLAGS": xla_flags.with_devices(1),
     "PYTHONWARNINGS": "ignore::RuntimeWarning",
 }
-# What commands import as they run. A fork of it is not disturbed when the files change.
-_MODULES = (
-    "bert_jax.cli",
-    "bert_jax.training.train",
-    "bert_jax.commands.pretrain",
-    "bert_jax.runs.pretrain",
-    "bert_jax.objectives.masked_lm",
-    "bert_jax.training.optimizers",
-    "bert_jax.commands.finetune",
-    "bert_jax.commands.predict",
-    "bert_jax.commands.evaluate",
-    "bert_jax.commands.embed",
-    "bert_jax.commands.convert",
-    "bert_jax.commands.fill_mask",
-    "bert_jax.commands.vocab",
-    "bert_jax.commands.data",
-    "bert_jax.commands.inspect",
-    "bert_jax.commands.plot",
-    "bert_jax.data.loader",
-    "bert_jax.data.records",
-    "bert_jax.settings.defaults",
-    "bert_jax.runs.finetune",
-    "bert_jax.inference.predictor",
-    "bert_jax.inference.embedding",
-    "bert_jax.convert.conversion",
-    "bert_jax.tasks.text.task",
-    "bert_jax.objectives.classification",
-    "data_pipelines.build",
-    "data_pipelines.vocabulary",
-    "orbax.checkpoint",
-    "flax.linen",
-    "optax",
-    "rich.progress",
-    "tensorboardX.event_file_writer",
-    "ml_collections.config_flags",
-)
 
 
 class Server:
@@ -121,9 +90,19 @@ class Server:
 
 
 def _serve():
-    for name in _MODULES:
+    # All that commands import as they run. A fork of it is not disturbed when the files change.
+    for module in pkgutil.walk_packages(bert_jax.__path__, "bert_jax."):
+        if not module.name.startswith(("bert_jax.__main__", "bert_jax.configs")):
+            with contextlib.suppress(ImportError, UserError):  # of an extra
+                importlib.import_module(module.name)
+    for name in (
+        "data_pipelines.build",
+        "data_pipelines.vocabulary",
+        "rich.progress",
+        "tensorboardX.event_file_writer",
+        "ml_collections.config_flags",
+    ):
         importlib.import_module(name)
-    from bert_jax import cli
 
     print(0, flush=True)
     pid = 0
