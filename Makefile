@@ -131,7 +131,7 @@ docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 config-reference: $(INSTALLED)
-	$(BIN)/python -m bert_jax.runs.config_reference docs/config.md
+	$(BIN)/python tests/support/config_reference.py docs/config.md
 
 lock: $(INSTALLED)
 	{ echo '# The versions that are tested, on Python $(VERSION) and CPU. `make lock` writes this file from an environment.'; \

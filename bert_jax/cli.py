@@ -58,6 +58,7 @@ RENAMED = {
     "--checkpoint": "--model, or --step=best|last|N of a run",
     "--output_dir": "--output",
     "--meet_timeout": "--initialization_timeout",
+    "--arms": "--variants",
     "--compilation_cache": "the environment variable JAX_COMPILATION_CACHE_DIR",
 }
 

@@ -2,21 +2,13 @@
 
 import contextlib
 import errno
-import importlib.metadata
 import importlib.util
 import os
 import re
-import shlex
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from etils import epy
-
-with epy.lazy_imports():
-    from packaging import requirements
-
-_CLONE = Path(__file__).parents[1]
 
 # Errors that mean the path was given wrongly; any other error is a failure of the storage.
 _WRONG_PATH = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
@@ -150,12 +142,4 @@ def _missing(package: str, extra: str, wanted_by: str = "this command") -> UserE
 
 def install_hint(extra: str) -> str:
     """Returns the end of a message about a missing package: the command that installs an extra."""
-    if (_CLONE / "setup.py").is_file():
-        return f"install the extra `{extra}`: pip install '.[{extra}]' in the clone"
-    # The wheel may be gone, and the project is on no index, but the installed metadata has the packages.
-    packages = []
-    for one in map(requirements.Requirement, importlib.metadata.requires("bert-jax") or []):
-        if one.marker and one.marker.evaluate({"extra": extra}) and not one.marker.evaluate({"extra": ""}):
-            one.marker = None
-            packages.append(str(one))
-    return f"install the extra `{extra}`: pip install {shlex.join(packages)}"
+    return f"install the extra `{extra}`: pip install '.[{extra}]' in the clone"

@@ -3,14 +3,12 @@
 import importlib.metadata
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from bert_jax import errors
 from bert_jax.errors import UserError, check_installed, optional_imports
 
 # What setup.py has in extras, but for what others ask for by its presence (tensorflow).
@@ -50,18 +48,6 @@ def test_a_missing_package_is_one_line(monkeypatch):
         with pytest.raises(UserError) as error:
             use()
         assert str(error.value) == message
-
-
-def test_without_the_clone_the_packages_are_named(monkeypatch, tmp_path):
-    monkeypatch.setattr(errors, "_CLONE", tmp_path)
-    start, _, named = errors.install_hint("cleaning").partition("pip install ")
-    assert start == "install the extra `cleaning`: "
-    assert {re.split("[>=]", name)[0] for name in shlex.split(named)} == {
-        "ftfy",
-        "py3langid",
-        "rensa",
-    }
-    assert errors.install_hint("tpu").endswith("pip install 'jax[tpu]>=0.10'")
 
 
 def test_a_package_that_is_broken_is_not_called_missing(monkeypatch, tmp_path):

@@ -299,7 +299,7 @@ def pretraining(args, variant: dict, mesh):
         config = config.replace(scan_unroll=0)
     task = benchmark.make_task(config, args.length)
     batch = batch_of(args, variant["rows"])
-    sequences = len(benchmark.sequence_lengths(batch))
+    sequences = np.count_nonzero(batch["first_lengths"])
     predictions = task.masking.max_predictions
     of_row = flops.row_flops(task)(args.length, predictions, round(sequences / args.batch))
     return _step(task, batch, mesh), of_row, sequences

@@ -1,6 +1,6 @@
 """Time the train step on synthetic rows or on records, and the loader alone.
 
-    bert-jax bench --size=base --batch_size=8 --seq_length=128
+    bert-jax bench --config=pretrain/base --batch_size=8 --seq_length=128
     bert-jax bench --config=pretrain/base --config.data.dir=records --json
 
 It prints the best and the median of the steps, on synthetic rows and, if config.data.dir is set, on records.
@@ -29,15 +29,14 @@ with epy.lazy_imports():
     from bert_jax.kernels import dispatch, platform
     from bert_jax.models import config as model_config
     from bert_jax.runs import benchmark, distillation, pretrain
-    from bert_jax.settings import defaults, pretrain_config
+    from bert_jax.settings import pretrain_config
     from bert_jax.training import step as step_module
 
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
-    config_flag.add(define, "bench", "The run.", required=False)
-    define.string("size", "Name of the model's size, if there is no --config.", "base")
-    define.integer("batch_size", "Rows per step. Default: the config's, or 8.")
+    config_flag.add(define, "bench", "The run.")
+    define.integer("batch_size", "Rows per step. Default: the config's.")
     define.integer("seq_length", "Tokens per synthetic row.", 128)
     define.choice(
         "rows",
@@ -53,33 +52,18 @@ def define_flags(define: Define) -> None:
 def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     """Runs the command."""
     shared.at_least(flags, steps=1, seq_length=1, batch_size=1)
-    config = _resolve(flags)
+    if flags.batch_size is not None:
+        flags.config.batch_size, flags.config.batch_ramp = flags.batch_size, ""
+    config = shared.pretraining_config(flags, flags.config)
     if not config.accumulate_steps:
-        raise UserError(
-            "accumulate_steps=0: a run chooses the number for its devices; bench times a given one, such as 1"
-        )
+        raise UserError("accumulate_steps=0: bench times a given number, such as 1")
+    dtype = dispatch.resolve_dtype(config.model.dtype, platform.target())
+    config = dataclasses.replace(config, model=config.model.replace(dtype=dtype))
     dataset = None
     if config.data.dir:
         dataset = pretrain.open_training_set(config.data.dir, config, progress.log)
     result = measure(config, flags.rows, flags.seq_length, flags.steps, dataset)
     print(json.dumps(result, indent=1) if flags.json else report(result))
-
-
-def _resolve(flags) -> pretrain_config.PretrainConfig:
-    """Returns the config to measure: `--config`, or that of `--size`, with the other flags applied."""
-    given = flags.config
-    if given is not None and flags["size"].present:
-        raise UserError(
-            f"--size={flags.size} is the size of a model without a --config; leave one of them out"
-        )
-    if given is None:
-        given = defaults.pretrain(flags.size)
-        given.batch_size = 8
-    if flags.batch_size is not None:
-        given.batch_size, given.batch_ramp = flags.batch_size, ""
-    config = shared.pretraining_config(flags, given)
-    dtype = dispatch.resolve_dtype(config.model.dtype, platform.target())
-    return dataclasses.replace(config, model=config.model.replace(dtype=dtype))
 
 
 def measure(
@@ -134,9 +118,6 @@ def measure(
     return result | benchmark.environment() | {"config": config.to_dict()}
 
 
-_KIND = {"full": "one full sequence per row", "padded": "one short sequence per row", "packed": "packed"}
-
-
 def report(result: dict[str, Any]) -> str:
     """Returns the result of `measure` as text."""
     model, device = result["config"]["model"], result["device"]
@@ -147,19 +128,16 @@ def report(result: dict[str, Any]) -> str:
         f"device      {device['count']} x {device['kind']} ({device['platform']}); "
         f"{result['host']['processor']}; jax {result['versions']['jax']}",
     ]
-    for name, title, kind in (
-        ("train_step", "train step", f"synthetic, {_KIND[result['rows']]}"),
-        ("train_step_on_records", "on records", "records"),
-    ):
+    for name, title in (("train_step", f"{result['rows']} rows"), ("train_step_on_records", "records")):
         if name in result:
-            lines += _describe_step(title, kind, result[name])
+            lines += _describe_step(title, result[name])
     if "loader" in result:
         rows, tokens = (result["loader"][f"{name}_per_second"] for name in ("rows", "tokens"))
         lines.append(f"loader      {rows:,.0f} rows/s, {tokens:,.0f} real tokens/s")
     return "\n".join(lines)
 
 
-def _describe_step(title: str, kind: str, step: dict[str, Any]) -> list[str]:
+def _describe_step(title: str, step: dict[str, Any]) -> list[str]:
     def both(name, scale=1.0, spec=",.2f"):
         return f"{step[name]['best'] * scale:{spec}} ({step[name]['median'] * scale:{spec}})"
 
@@ -169,11 +147,9 @@ def _describe_step(title: str, kind: str, step: dict[str, Any]) -> list[str]:
     share = f"more than the {peak * scale:.0f} measured for matrix products, so other programs were running"
     if step["share_of_peak"] is not None:
         share = f"{both('share_of_peak', spec='.1%')} of the {peak * scale:.0f} {unit} of matrix products"
-        if step["share_of_peak_without_padding"] is not None:
-            share += f"; {both('share_of_peak_without_padding', spec='.1%')} without padding"
     return [
-        f"{title:<11} {counted(step['rows'], 'row')} of {step['length']} ({kind}), {step['fill']:.1%} filled "
-        f"by {step['sequences_per_row']:.2f} sequences",
+        f"{title:<11} {counted(step['rows'], 'row')} of {step['length']}, {step['fill']:.1%} filled by "
+        f"{step['sequences_per_row']:.2f} sequences",
         f"            compiled in {step['compile_seconds']:.1f} s{memory}; best (median) of "
         f"{counted(len(step['seconds']), 'step')}:",
         f"            {both('sequences_per_second')} sequences/s, "

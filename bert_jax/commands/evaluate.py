@@ -44,7 +44,7 @@ with epy.lazy_imports():
         predictor,
     )
     from bert_jax.parallel import compiler_options
-    from bert_jax.runs import grid
+    from bert_jax.runs import sweep
     from bert_jax.tasks import registry, writers
     from bert_jax.tasks.glue import tables
     from bert_jax.training import evaluators
@@ -234,7 +234,7 @@ def _table(directories: list[str], as_json: bool) -> int:
     """Prints the best score of each GLUE run, the median for runs with --seeds, and the average."""
     scores = {}
     for directory in directories:
-        summary = grid.read_summary(directory)
+        summary = sweep.read_summary(directory)
         run = run_directory.read_run(summary["run"] if summary else directory)
         task = registry.spelled(run["config"].get("task", run["command"]))
         tables.submission_files(task)

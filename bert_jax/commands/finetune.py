@@ -30,7 +30,7 @@ from bert_jax.settings.flags import Define, command_line
 
 with epy.lazy_imports():
     from bert_jax.parallel import compiler_options, distributed
-    from bert_jax.runs import finetune, grid
+    from bert_jax.runs import finetune, sweep
     from bert_jax.tasks import registry
     from bert_jax.workdir import run_directory
 
@@ -60,10 +60,10 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     compiler_options.enable_compilation_cache()
     if flags.seeds is not None or flags.grid:
         seeds = 1 if flags.seeds is None else flags.seeds
-        points = grid.parse_grid(flags.grid)
-        summaries = grid.run_all(flags.config, flags.workdir, seeds, points, **options)
-        log("\n".join(grid.table(summaries)))
-        best_run = grid.best_run(flags.workdir, summaries[0], flags.config)
+        points = sweep.parse_grid(flags.grid)
+        summaries = sweep.run_grid(flags.config, flags.workdir, seeds, points, **options)
+        log("\n".join(sweep.grid_table(summaries)))
+        best_run = sweep.best_run(flags.workdir, summaries[0], flags.config)
         if files.exists(best_run):
             _log_next(flags.config.task, best_run, best_run, log)
         return 0

@@ -1,13 +1,12 @@
-r"""Run an experiment: train its arms with several seeds, evaluate them alike, and write one table.
+r"""Run an experiment: train its variants with several seeds, evaluate them alike, and write one table.
 
     bert-jax sweep --experiment=hour --workdir=runs/hour --input='wiki/*' --input_format=wikiextractor \
-        --data=glue=glue --data=conll=conll2003 --seconds=600
+        --data=glue=glue --data=conll=conll2003 --budget=seconds=600
 
 `bert-jax configs` lists the experiments that are installed, as experiments/NAME; an experiment may also be a
-Python file that defines get_experiment(). WORKDIR holds the vocabulary, the records, a folder for each arm
-and seed, results.json, README.md with the table, and plots. Run the same command again to go on after an
-interruption, or to add seeds: nothing that has a result is done again. One sweep at a time uses a WORKDIR;
---table may be asked for meanwhile.
+Python file that defines get_experiment(). WORKDIR holds the vocabulary, the records, a folder for each
+variant and seed, results.json, and README.md with the table of what has run. Run the same command again to go
+on after an interruption, or to add seeds: nothing that has a result is done again.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
-from typing import Any
+from collections.abc import Sequence
 
 from absl import flags as absl_flags
 from etils import epy
@@ -28,6 +27,8 @@ with epy.lazy_imports():
     from bert_jax import cli, convert, tokenization
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import sweep
+
+_UNITS = {"steps": int, "tokens": int, "seconds": float}
 
 
 def define_flags(define: Define) -> None:
@@ -45,105 +46,72 @@ def define_flags(define: Define) -> None:
     )
     define.string("input_format", "Format of the text, as in `bert-jax data`.", "auto")
     define.strings("data", "NAME=DIR: the folder with the files of a fine-tuning. May be repeated.", [])
-    define.string("model", "The model that arms start from, if they do.", "")
-    define.strings("arms", "Run only this arm. May be repeated.", [])
-    define.strings("measures", "Judge only by this measure. May be repeated.", [])
-    define.integer("seeds", "Number of runs of each arm. Default: the experiment's.")
-    define.number(
-        "seconds", "Seconds of train steps that each arm may spend, in place of the experiment's budget."
+    define.string("model", "The model that variants start from, if they do.", "")
+    define.strings("variants", "Run only this variant. May be repeated.", [])
+    define.integer("seeds", "Number of runs of each variant. Default: the experiment's.")
+    define.string(
+        "budget",
+        "What each variant may spend, in place of the experiment's budget: seconds=N of train steps, "
+        "tokens=N without padding, or steps=N.",
     )
-    define.integer("tokens", "Tokens that each arm may train on, in place of the experiment's budget.")
-    define.integer("steps", "Steps of each arm, in place of the experiment's budget.")
-    define.integer(
-        "train_rows", "Fine-tune on the first rows only, at most this many. Default: the experiment's."
-    )
-    define.boolean("table", "Only write the table and the plots of what has run.")
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
-    experiment = _resolve(sweep.load_experiment(flags.experiment), flags)
+    experiment = sweep.load_experiment(flags.experiment)
+    if flags.seeds is not None:
+        if flags.seeds < 1:
+            raise UserError(f"--seeds={flags.seeds}: expected 1 or more")
+        experiment = dataclasses.replace(experiment, seeds=flags.seeds)
+    if flags.budget:
+        experiment = dataclasses.replace(experiment, budget=_budget(flags.budget))
+    sweep.check_known("--variants:", flags.variants, [each.name for each in experiment.variants])
     if flags.model:
         convert.load_architecture(flags.model)  # raises UserError for anything but a checkpoint
     compiler_options.enable_compilation_cache()
     records = {name: os.path.join(flags.workdir, "records", name) for name in experiment.records}
-    inputs = sweep.Inputs(records, dict(map(_named, flags.data)), flags.model)
-    if flags.table:
-        print(sweep.write_report(sweep.Sweep(experiment, flags.workdir, inputs, runs=False)))
-        return 0
-    needed = [records[name] for name in experiment.records_of(flags.arms)]
-    if not (flags.input or all(map(files.exists, needed))):
+    if not flags.input and not all(map(files.exists, records.values())):
         raise UserError("the experiment pre-trains; give --input=FILES, text to make its records of")
-    work = sweep.Sweep(experiment, flags.workdir, inputs)
-    with work.held():
-        if code := _make_records(experiment, flags, records):
-            return code
-        try:
-            work.run(flags.arms)
-        except BaseException:
-            sweep.write_report(work)
-            raise
-        print(sweep.write_report(work))
+    data = dict(map(_named, flags.data))
+    with sweep.Sweep(experiment, flags.workdir, records, data, flags.model) as work:
+        for command in _commands_of_records(experiment, flags, records) if flags.input else ():
+            print("$ " + shlex.join(["bert-jax", *command]))
+            if code := cli.main(command):
+                return code
+        work.run(flags.variants)
+        print(work.report())
     return 0
 
 
-def _resolve(experiment: sweep.Experiment, flags: absl_flags.FlagValues) -> sweep.Experiment:
-    """Returns the experiment with what the flags change."""
-    if flags.seeds is not None and flags.seeds < 1:
-        raise UserError(f"--seeds={flags.seeds}: expected 1 or more")
-    if flags.train_rows is not None and flags.train_rows < 1:
-        raise UserError(f"--train_rows={flags.train_rows}: expected 1 or more")
-    given: dict[str, Any] = {
-        name: flags[name].value for name in ("seconds", "tokens", "steps") if flags[name].value is not None
-    }
-    if given and experiment.budget is None:
-        raise UserError(
-            f"--{next(iter(given))}: the experiment {flags.experiment} does not pre-train; leave it out"
-        )
-    budget = sweep.Budget(**given) if given else experiment.budget
-    for arm in flags.arms:
-        sweep.check_known("--arms:", [arm], [one.name for one in experiment.arms])
-    measures = experiment.measures
-    for name in flags.measures:
-        sweep.check_known("--measures:", [name], [one.name for one in measures])
-    if flags.measures:
-        measures = [one for one in measures if one.name in flags.measures]
-    return dataclasses.replace(
-        experiment,
-        budget=budget,
-        seeds=flags.seeds or experiment.seeds,
-        train_rows=flags.train_rows or experiment.train_rows,
-    ).with_measures(measures)
+def _budget(text: str) -> sweep.Budget:
+    unit, _, number = text.partition("=")
+    try:
+        return sweep.Budget(**{unit: _UNITS[unit](number)})
+    except (KeyError, ValueError):
+        raise UserError(f"--budget={text}: expected seconds=N, tokens=N or steps=N") from None
 
 
 def _named(text: str) -> tuple[str, str]:
-    name, equals, folder = text.partition("=")
-    if not (name and equals and folder):
+    name, _, folder = text.partition("=")
+    if not (name and folder):
         raise UserError(f"--data={text}: expected NAME=DIR, such as glue=/data/glue")
     return name, folder
 
 
-def _make_records(experiment: sweep.Experiment, flags: absl_flags.FlagValues, records: dict[str, str]) -> int:
-    """Makes the vocabulary and the records that do not exist yet, and returns the exit code."""
-    if not flags.input:
-        return 0
+def _commands_of_records(
+    experiment: sweep.Experiment, flags: absl_flags.FlagValues, records: dict[str, str]
+) -> list[Sequence[str]]:
+    """Returns the commands that make the vocabulary, if it does not exist yet, and the records."""
     text = (f"--input={flags.input}", f"--input_format={flags.input_format}")
-    kinds = [flag.partition("=")[2] for flag in experiment.vocabulary or () if flag.startswith("--kind=")]
-    vocabulary = os.path.join(flags.workdir, tokenization.KINDS[kinds[0] if kinds else "wordpiece"].file)
-    if experiment.vocabulary is None and records:
-        vocabulary = convert.load_architecture(flags.model)[1].path
-    elif not files.exists(vocabulary):
-        code = _command("vocab", *text, f"--output={vocabulary}", *(experiment.vocabulary or ()))
-        if code:
-            return code
-    for name in experiment.records_of(flags.arms):
-        directory = records[name]
-        own = (f"--vocab={vocabulary}", f"--output={directory}", *experiment.records[name])
-        if code := _command("data", *text, *own):
-            return code
-    return 0
-
-
-def _command(*arguments: str) -> int:
-    print("$ " + shlex.join(["bert-jax", *arguments]))
-    return cli.main(arguments)
+    commands: list[Sequence[str]] = []
+    if experiment.vocabulary is None:
+        vocabulary = convert.load_architecture(flags.model)[1].path if records else ""
+    else:
+        kinds = [flag.removeprefix("--kind=") for flag in experiment.vocabulary if flag.startswith("--kind=")]
+        vocabulary = os.path.join(flags.workdir, tokenization.KINDS[(*kinds, "wordpiece")[0]].file)
+        if not files.exists(vocabulary):
+            commands.append(("vocab", *text, f"--output={vocabulary}", *experiment.vocabulary))
+    for name, directory in records.items():
+        of_records = (f"--vocab={vocabulary}", f"--output={directory}", *experiment.records[name])
+        commands.append(("data", *text, *of_records))
+    return commands

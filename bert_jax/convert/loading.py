@@ -12,7 +12,7 @@ from bert_jax.convert import families, formats
 from bert_jax.convert.model import Model
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
-from bert_jax.io import checks, files
+from bert_jax.io import files
 from bert_jax.models.config import RUN_FIELDS, SHAPE_FIELDS, SIZE_FIELDS, EncoderConfig
 from bert_jax.models.heads.structures import LSTM
 from bert_jax.objectives.distillation import DISTILLATION
@@ -34,9 +34,7 @@ def detect(path: files.PathLike) -> formats.Format:
     if (kind := formats.find(path)) is not None:
         return kind
     exists, hint, text = files.exists(path), "", os.fspath(path)
-    if not exists and (near := checks.similar(path)):
-        hint = f"; did you mean {near}?"
-    elif not exists and _HUB_NAME.fullmatch(text) and not files.exists(os.path.dirname(text) or text):
+    if not exists and _HUB_NAME.fullmatch(text) and not files.exists(os.path.dirname(text) or text):
         hint = f"; if it is a name on the Hugging Face hub: hf download {text} --local-dir {text}"
     what = "it is no checkpoint" if exists else "no such directory or prefix"
     raise UserError(f"{path}: {what}; expected {formats.examples()}{hint}")

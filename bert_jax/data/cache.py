@@ -13,7 +13,7 @@ from typing import Any
 
 from bert_jax.data import manifests, records
 from bert_jax.errors import UserError, file_error
-from bert_jax.io import atomic, caches, comma_lists, files
+from bert_jax.io import atomic, comma_lists, files, scratch
 from bert_jax.io.wording import counted
 
 _THREADS = 8
@@ -21,7 +21,7 @@ _THREADS = 8
 
 def default_directory() -> str:
     """Returns $BERT_JAX_RECORD_CACHE, or else bert_jax/records in $XDG_CACHE_HOME or ~/.cache."""
-    return os.environ.get("BERT_JAX_RECORD_CACHE") or caches.directory("records")
+    return os.environ.get("BERT_JAX_RECORD_CACHE") or scratch.cache_directory("records")
 
 
 def localize(data_dir: str, log: Callable[[str], None] = print) -> str:

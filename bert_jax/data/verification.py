@@ -14,7 +14,7 @@ import google_crc32c
 
 from bert_jax.data import tfrecord
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, caches, files
+from bert_jax.io import atomic, files, scratch
 
 _CHUNK = 1 << 24
 
@@ -44,7 +44,7 @@ def check(file: tfrecord.RecordFile, expected: int) -> None:
     state, memory = _state(file.path, expected), ""
     with contextlib.suppress(OSError, UserError):  # without a cache, files are checked each time
         name = hashlib.blake2b(os.fsencode(os.path.abspath(file.path)), digest_size=16).hexdigest()
-        memory = os.path.join(caches.directory("verified"), name)
+        memory = os.path.join(scratch.cache_directory("verified"), name)
         if state and os.path.exists(memory) and files.read(memory) == state:
             return
     crc = file.digest()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from bert_jax.errors import UserError, file_error, reading
 from bert_jax.io import atomic, files, remote
-from bert_jax.io.wording import alternatives, closest
+from bert_jax.io.wording import alternatives
 
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -65,18 +65,8 @@ def check_output_file(
 
 
 def no_such_file(path: files.PathLike, expected: str) -> str:
-    """Returns the message that a file does not exist, with the file of a similar name in its directory."""
-    near = similar(path)
-    return f"{path}: no such file; " + (f"did you mean {near}?" if near else f"expected {expected}")
-
-
-def similar(path: files.PathLike) -> str | None:
-    """Returns the existing path whose name is closest to that of a path that does not exist, or None."""
-    path = os.fspath(path).rstrip("/")
-    if files.is_remote(path):  # a bucket may hold too many names to list them for a hint
-        return None
-    near = closest(files.name(path), files.names(files.parent(path)))
-    return os.path.join(os.path.dirname(path), near) if near else None
+    """Returns the message that a file does not exist."""
+    return f"{path}: no such file; expected {expected}"
 
 
 def check_input(path: files.PathLike, expected: str) -> None:

@@ -223,21 +223,6 @@ def names(directory: PathLike) -> list[str]:
     return sorted({name for entry in entries if (name := entry.rstrip("/").rpartition("/")[2])})
 
 
-def walk_folders(directory: PathLike) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yields what `os.walk` yields of a local directory.
-
-    Raises:
-        OSError: a directory under it cannot be read. `os.walk` leaves such ones out.
-    """
-
-    def refuse(error: OSError) -> None:
-        # Another process may have removed it since it was listed.
-        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
-            raise error
-
-    return os.walk(directory, onerror=refuse)
-
-
 def walk(directory: PathLike) -> list[str]:
     """Returns the sorted relative paths of all files under a directory; empty if it does not exist.
 
@@ -245,7 +230,8 @@ def walk(directory: PathLike) -> list[str]:
         OSError: a directory under it cannot be read.
     """
     if not is_remote(directory):
-        found = [os.path.join(folder, each) for folder, _, names in walk_folders(directory) for each in names]
+        folders = os.walk(directory, onerror=_refuse)  # which leaves out unreadable ones by default
+        found = [os.path.join(folder, each) for folder, _, names in folders for each in names]
         return sorted(os.path.relpath(path, directory) for path in found)
     try:
         with remote.opened(directory) as (system, bare):
@@ -254,6 +240,12 @@ def walk(directory: PathLike) -> list[str]:
         return []
     start = len(bare.strip("/")) + 1
     return sorted(each for path in found if (each := path.strip("/")[start:]))
+
+
+def _refuse(error: OSError) -> None:
+    # Another process may have removed it since it was listed.
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        raise error
 
 
 def make_directory(path: PathLike) -> None:

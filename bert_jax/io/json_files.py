@@ -25,8 +25,14 @@ from bert_jax.io import atomic, files
 LINES_SUFFIXES = (".jsonl", ".ndjson", ".json")  # of corpora and texts with an object on each line
 _DIGEST, _CRC = "digest", re.compile("[0-9a-f]{8}")
 _INTEGERS = range(-(1 << 63), 1 << 63)
-_SHOWN = 60  # characters of a value in a message
-_TYPES = {str: "text", bool: "true or false", float: "a number", dict: "an object", list: "a list"}
+_NAMES = {
+    str: "text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    dict: "an object",
+    list: "a list",
+}
 
 
 def read(path: os.PathLike | str, schema: Any = dict) -> Any:
@@ -115,63 +121,47 @@ def read_line_files(path: os.PathLike | str) -> Iterator[dict[str, Any]]:
         yield from read_lines(files.read(each))
 
 
-def check(value: Any, schema: Any, path: os.PathLike | str, field: str = "") -> None:
+def check(value: Any, schema: Any, path: os.PathLike | str, field: str = "the file") -> None:
     """Raises a UserError unless a value matches a schema.
 
     Args:
         value: the parsed value.
         schema: the expected schema; see the module docstring.
         path: the file that contains the value, for the message.
-        field: the place of the value in the file, such as "splits.train.files[0].rows"; "" for the whole
-            file.
+        field: the place of the value in the file, such as "splits.train.files[0].rows".
     """
-    if not is_of(value, schema):
-        shown = json.dumps(value, default=str)[: _SHOWN + 1] if not isinstance(value, dict | list) else ""
-        shown = shown[:_SHOWN] + "..." if len(shown) > _SHOWN else shown
-        shown = shown or ("an object" if isinstance(value, dict) else "a list")
-        raise UserError(f"{path}: {field or 'the file'} is {shown}, expected {describe(schema)}")
     if isinstance(schema, tuple):
-        schema = next(one for one in schema if is_of(value, one))
+        schema = next((one for one in schema if is_of(value, one)), schema)
+    if not is_of(value, schema):
+        raise UserError(f"{path}: {field} is {json.dumps(value, default=str):.60}, expected {_name(schema)}")
+    prefix = "" if field == "the file" else field
     if isinstance(schema, list):
         for number, one in enumerate(value):
-            check(one, schema[0], path, f"{field}[{number}]")
+            check(one, schema[0], path, f"{prefix}[{number}]")
     elif isinstance(schema, dict):
-        prefix = f"{field}." if field else ""
+        prefix += "." * bool(prefix)
         for name, one in schema.items():
-            if name is str:
-                for key, item in value.items():
-                    check(item, one, path, prefix + key[:_SHOWN])
-            elif name.removesuffix("?") in value:
-                check(value[name.removesuffix("?")], one, path, prefix + name.removesuffix("?"))
-            elif not name.endswith("?"):
-                raise UserError(f"{path}: there is no {prefix}{name}, expected {describe(one)}")
+            key = name if name is str else name.removesuffix("?")
+            if name is not str and key not in value and not name.endswith("?"):
+                raise UserError(f"{path}: there is no {prefix}{key}, expected {_name(one)}")
+            for each in value if name is str else {key} & value.keys():
+                check(value[each], one, path, f"{prefix}{each:.60}")
 
 
-def describe(schema: Any) -> str:
-    """Returns a description of what a schema expects, for error messages."""
+def _name(schema: Any) -> str:
     if isinstance(schema, tuple):
-        return " or ".join(describe(one) for one in schema)
-    if schema is None:
-        return "null"
-    if schema is int:
-        return "a whole number"
+        return " or ".join(map(_name, schema))
     if isinstance(schema, range):
         return f"a whole number from {schema.start} to {schema.stop - 1}"
-    return _TYPES[schema if isinstance(schema, type) else type(schema)]
+    return "null" if schema is None else _NAMES[schema if isinstance(schema, type) else type(schema)]
 
 
 def is_of(value: Any, schema: Any) -> bool:
     """Returns whether a value's type matches a schema; the content of objects and lists is not checked."""
     if isinstance(schema, tuple):
         return any(is_of(value, one) for one in schema)
-    if schema is None or schema is bool:
-        return value is None if schema is None else isinstance(value, bool)
-    if isinstance(value, bool):
-        return False
-    if schema is int:
-        schema = _INTEGERS
-    if isinstance(schema, range):
-        return isinstance(value, int) and value in schema
-    if schema is float and isinstance(value, int):
-        return value in _INTEGERS
+    if schema is None or schema is bool or isinstance(value, bool):
+        return value is None if schema is None else schema is bool and isinstance(value, bool)
+    if isinstance(value, int) and (schema in (int, float) or isinstance(schema, range)):
+        return value in (schema if isinstance(schema, range) else _INTEGERS)
     return isinstance(value, schema if isinstance(schema, type) else type(schema))

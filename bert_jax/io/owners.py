@@ -32,11 +32,6 @@ def is_dead(text: str) -> bool | None:
     return process_start(int(found[2])) not in (found[3], _UNKNOWN)
 
 
-def is_token(text: str) -> bool:
-    """Returns whether a `token` occurs in `text`."""
-    return _TOKEN.search(text) is not None
-
-
 @functools.cache
 def machine() -> str:
     """Returns 12 hex digits that identify a process id namespace.

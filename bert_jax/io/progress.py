@@ -31,11 +31,6 @@ class Progress:
     def __init__(self, stream: TextIO | None = None):
         self._stream = stream or sys.stderr
         self._bars: Any = None
-        self._task: Any = None
-        self._stage, self._unit, self._scale = "", "", 1.0
-        self._total: float | None = None
-        self._done = self._first = 0.0
-        self._started = self._updated = 0.0
 
     def start(
         self, stage: str, total: float | None = None, unit: str = "", scale: float = 1.0, done: float = 0.0
@@ -50,14 +45,14 @@ class Progress:
             done: the number of units that an earlier process completed; they do not count towards the rate.
         """
         self.close()
-        self._stage, self._total, self._unit, self._scale = stage, total, unit, scale
+        self._stage, self._unit, self._scale = stage, unit, scale
+        self._total = None if total is None else total * scale
         self._done = self._first = done
         self._started = self._updated = time.monotonic()
         if self._stream.isatty():
             self._bars = make_bars(self._stream)
             self._bars.start()
-            shown = None if total is None else total * scale
-            self._task = add_stage(self._bars, stage, shown, unit, done * scale)
+            self._task = add_stage(self._bars, stage, self._total, unit, done * scale)
 
     def advance(self, amount: float) -> None:
         """Reports that `amount` more units are done."""
@@ -67,33 +62,22 @@ class Progress:
         """Reports the number of units done so far."""
         self._done = done
         now = time.monotonic()
-        if self._bars is not None and now - self._updated >= _SECONDS_BETWEEN_UPDATES:
+        if now - self._updated >= (_SECONDS_BETWEEN_UPDATES if self._bars else _SECONDS_BETWEEN_LINES):
             self._updated = now
-            self._bars.update(self._task, completed=done * self._scale)
-        elif self._bars is None and now - self._updated >= _SECONDS_BETWEEN_LINES:
-            self._updated = now
-            print(self.line(now - self._started), file=self._stream, flush=True)
+            if self._bars:
+                self._bars.update(self._task, completed=done * self._scale)
+            else:
+                print(self.line(now - self._started), file=self._stream, flush=True)
 
     def line(self, elapsed: float) -> str:
         """Returns a line describing the stage, `elapsed` seconds after its start."""
-        rate = (self._done - self._first) / elapsed if elapsed else 0.0
-        total = None if self._total is None else self._total * self._scale
-        said = amount(self._stage, self._done * self._scale, total, self._unit)
-        said += f", {wording.rate(rate * self._scale)} {self._unit}/s"
-        if self._total is None or not rate:
-            return said
-        return f"{said}, {clock((self._total - self._done) / rate)} left"
-
-    def message(self, text: str) -> None:
-        """Prints one line above the bar."""
-        if self._bars is not None:
-            print_above(self._bars, text)
-        else:
-            print(text, file=self._stream, flush=True)
+        done, rate = self._done * self._scale, (self._done - self._first) * self._scale / max(elapsed, 1e-9)
+        said = f"{amount(self._stage, done, self._total, self._unit)}, {wording.rate(rate)} {self._unit}/s"
+        return f"{said}, {clock((self._total - done) / rate)} left" if self._total and rate else said
 
     def close(self) -> None:
         """Ends the stage and leaves the bar in its current state."""
-        if self._bars is not None:
+        if self._bars:
             self._bars.update(self._task, completed=self._done * self._scale)
             self._bars.stop()
             self._bars = None
@@ -145,7 +129,6 @@ def make_bars(stream: TextIO) -> Any:
         rich_progress.TimeRemainingColumn(),
         console=rich_console.Console(file=stream),
         redirect_stdout=False,
-        redirect_stderr=True,
     )
 
 
@@ -161,11 +144,7 @@ def print_above(bars: Any, text: str) -> None:
 
 @contextlib.contextmanager
 def stage(bars: Any, name: str, total: float | None = None, unit: str = "") -> Iterator[Any]:
-    """Shows a bar for the duration of the block, next to existing bars.
-
-    Yields:
-        A function that sets the number of units done and, optionally, the total.
-    """
+    """Shows a bar next to existing ones; yields a function of the units done and the total that sets it."""
     number = add_stage(bars, name, total, unit)
     try:
         yield lambda done, total=total: bars.update(number, completed=done, total=total)

@@ -1,4 +1,4 @@
-"""Temporary directories and files, which are removed when they are not needed anymore."""
+"""Temporary directories and files, and the directories in which this user's caches are kept."""
 
 from __future__ import annotations
 
@@ -39,3 +39,14 @@ def kept_file(name: str, content: bytes) -> str:
     with open(path, "wb") as file:
         file.write(content)
     return path
+
+
+def cache_directory(name: str) -> str:
+    """Returns the local directory of one of bert_jax's caches, in $XDG_CACHE_HOME or ~/.cache.
+
+    Without a home directory it is a new temporary directory: in a shared one, another user could put programs
+    into the cache of compiled ones.
+    """
+    home = os.path.expanduser("~")  # which is "~" without $HOME and without an entry in /etc/passwd
+    base = os.environ.get("XDG_CACHE_HOME") or (os.path.isabs(home) and os.path.join(home, ".cache"))
+    return os.path.join(base or tempfile.mkdtemp(prefix="bert_jax-"), "bert_jax", name)

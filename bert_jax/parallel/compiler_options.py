@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import jax
 from jax.sharding import Mesh
 
-from bert_jax.io import caches
+from bert_jax.io import scratch
 from bert_jax.parallel import host
 
 # Commands such as `fill-mask` compile one small program, in less than the second from which JAX stores them.
@@ -100,7 +100,7 @@ def enable_compilation_cache(directory: str | None = None) -> None:
     host.check_devices()
     if directory is None:
         given = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
-        directory = given or caches.directory("xla")
+        directory = given or scratch.cache_directory("xla")
     jax.config.update("jax_compilation_cache_dir", directory or None)
     if _LEAST_SECONDS_VARIABLE not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)

@@ -33,7 +33,6 @@ from bert_jax.training.state import init_state
 from bert_jax.training.step import TrainSetup
 
 Batch = dict[str, np.ndarray]
-RowFlops = Callable[[int, int, int], float]  # of (length, predictions, sequences); see `flops.RowFlops`
 
 # In English Wikipedia with rows of 512 tokens (MLPerf's BERT), 23% of the sequences fill a row, and the mean
 # length is half a row. The lengths of the other sequences are drawn uniformly, from 8 tokens up to the
@@ -45,17 +44,7 @@ _WARM_UP_STEPS = 2
 _LOADER_SECONDS = 3.0  # for which the loader is measured
 
 
-def draw_lengths(count: int, length: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns random sequence lengths distributed as in Wikipedia.
-
-    Args:
-        count: the number of sequences.
-        length: the number of tokens of a row.
-        rng: the random generator.
-
-    Returns:
-        int [count], at most `length`, and half of it on average, unless it is below 13.
-    """
+def _draw_lengths(count: int, length: int, rng: np.random.Generator) -> np.ndarray:
     short = rng.integers(8, max(9, int(_LONGEST_SHORT * length)), count)
     return np.where(rng.random(count) < _FULL_SHARE, length, np.minimum(short, length))
 
@@ -65,7 +54,7 @@ def synthetic_batch(rows: str, batch_size: int, length: int, vocab_size: int, ma
 
     Args:
         rows: "full" for one sequence of `length` tokens per row, "padded" for one sequence per row with a
-            length from `draw_lengths`, or "packed" for as many such sequences as fit in a row.
+            length as in Wikipedia, or "packed" for as many such sequences as fit in a row.
         batch_size: the number of rows.
         length: the number of tokens of a row.
         vocab_size: the size of the vocabulary.
@@ -76,13 +65,13 @@ def synthetic_batch(rows: str, batch_size: int, length: int, vocab_size: int, ma
     if rows == "packed":
         # The last rows of a packing are not full. Packing more rows than needed and sampling from them keeps
         # their fraction small.
-        lengths = draw_lengths(4 * batch_size * most, length, rng).tolist()
+        lengths = _draw_lengths(4 * batch_size * most, length, rng).tolist()
         by_row = [[lengths[i] for i in row] for row in best_fit.best_fit(lengths, length, most)]
         random.Random(0).shuffle(by_row)
         by_row = by_row[:batch_size]
     else:
         most = 1
-        drawn = draw_lengths(batch_size, length, rng) if rows == "padded" else np.full(batch_size, length)
+        drawn = _draw_lengths(batch_size, length, rng) if rows == "padded" else np.full(batch_size, length)
         by_row = [[n] for n in drawn.tolist()]
     batch = {
         "input_ids": rng.integers(min(1000, vocab_size // 2), vocab_size, (batch_size, length), np.int32),
@@ -103,19 +92,12 @@ def synthetic_batch(rows: str, batch_size: int, length: int, vocab_size: int, ma
     return batch
 
 
-def sequence_lengths(batch: Batch) -> np.ndarray:
-    """Returns the number of tokens of each sequence in a batch, int [sequences]."""
-    ends = np.append(batch["starts"][:, 1:], np.full((len(batch["starts"]), 1), 2**30), axis=1)
-    lengths = np.minimum(ends, batch["lengths"][:, None]) - batch["starts"]
-    return lengths[batch["first_lengths"] > 0]
-
-
 def check_length(model: EncoderConfig, length: int) -> None:
     """Raises UserError if rows of `length` tokens are longer than the model has positions."""
     if length > model.max_seq_length:
         raise UserError(
-            f"rows of {length} tokens are longer than the model's {model.max_seq_length} positions; choose a "
-            "shorter --seq_length or a larger --config.model.max_position_embeddings"
+            f"rows of {length} tokens: the model has {model.max_seq_length} positions; choose a shorter "
+            "--seq_length or a larger --config.model.max_position_embeddings"
         )
 
 
@@ -177,12 +159,10 @@ def time_train_step(
         A dict with these entries:
 
         - `seconds`: the duration of each step.
-        - `sequences_per_second`, `rows_per_second`, `tokens_per_second` (without padding) and
-          `model_flops_per_second` (of whole rows, including padding), each {"best", "median"}.
-        - `share_of_peak` and `share_of_peak_without_padding`, each {"best", "median"}, or None if the step
-          was faster than the measured peak.
-        - `rows`, `length`, `sequences_per_row`, `fill` (the fraction of tokens that are not padding) and
-          `model_flops_per_row`.
+        - `sequences_per_second`, `tokens_per_second` (without padding) and `model_flops_per_second` (of whole
+          rows, including padding), each {"best", "median"}.
+        - `share_of_peak`: {"best", "median"}, or None if the step was faster than the measured peak.
+        - `rows`, `length`, `sequences_per_row` and `fill` (the fraction of tokens that are not padding).
         - `peak_flops_per_second`: the peak of all devices together.
         - `compile_seconds`.
         - `memory_bytes`: the memory per device, or None if it is not known.
@@ -192,7 +172,6 @@ def time_train_step(
     mesh = program.mesh
     supply = iter(batches) if isinstance(batches, Iterator) else itertools.repeat(batches)
     objective = objective or task
-    row_flops = flops.row_flops(objective)
     first = next(supply)
     rows, length = first["input_ids"].shape
     sharding.check_batch_size(rows, mesh, accumulate_steps)
@@ -210,9 +189,10 @@ def time_train_step(
     )
     state = init_state(objective, program.optimizer, mesh, seed, program.abstract_state)
     host_batch, batch = first, sharding.global_batch(first, program.mesh)
-    seconds, counts = [], []
+    seconds, sequences, tokens = [], [], []
     for _ in range(_WARM_UP_STEPS + steps):
-        counts.append(_count(row_flops, host_batch, task.masking.prob))
+        sequences.append(np.count_nonzero(host_batch["first_lengths"]))
+        tokens.append(host_batch["lengths"].sum())
         began = time.perf_counter()
         state, metrics = step(state, batch, np.uint32(seed))
         following = next(supply)
@@ -220,51 +200,37 @@ def time_train_step(
             host_batch, batch = following, sharding.global_batch(following, program.mesh)
         jax.block_until_ready((state, metrics, batch))
         seconds.append(time.perf_counter() - began)
-    seconds, counts = seconds[_WARM_UP_STEPS:], counts[_WARM_UP_STEPS:]
+    seconds = seconds[_WARM_UP_STEPS:]
     # Batches of records differ slightly in their numbers of sequences and tokens, so rates use the means.
-    mean = {name: float(np.mean([each[name] for each in counts])) for name in counts[0]}
-
-    flops_per_row = row_flops(length, task.masking.max_predictions, round(mean["sequences"] / rows))
-    peak = flops.peak_flops(mesh.devices.flat[0], task.config.execution.dtype) * mesh.size
-    rates = {
-        "sequences_per_second": mean["sequences"],
-        "rows_per_second": rows,
-        "tokens_per_second": mean["tokens"],
-        "model_flops_per_second": flops_per_row * rows,
-    }
-    shares = {"share_of_peak": flops_per_row * rows, "share_of_peak_without_padding": mean["flops"]}
+    per_row, per_step = np.mean(sequences[_WARM_UP_STEPS:]) / rows, np.mean(tokens[_WARM_UP_STEPS:])
+    row_flops = flops.row_flops(objective)(length, task.masking.max_predictions, round(per_row))
+    device = mesh.devices.flat[0]
+    peak = flops.peak_flops(device, task.config.execution.dtype) * mesh.size
     memory = step.memory_analysis()
-    return (
-        {name: _rate(amount, seconds) for name, amount in rates.items()}
-        | {name: _share(amount, seconds, peak) for name, amount in shares.items()}
-        | {
-            "rows": rows,
-            "length": length,
-            "sequences_per_row": mean["sequences"] / rows,
-            "fill": mean["tokens"] / (rows * length),
-            "model_flops_per_row": flops_per_row,
-            "peak_flops_per_second": peak,
-            "seconds": seconds,
-            "compile_seconds": compile_seconds,
-            "memory_bytes": None
-            if memory is None
-            else device_memory.program_bytes(memory, mesh.devices.flat[0].platform),
-            "loss": float(metrics["loss"]),
-        }
-    )
+
+    def rate(amount: float) -> dict[str, float]:
+        return {"best": amount / min(seconds), "median": amount / float(np.median(seconds))}
+
+    is_possible = flops.share_of_peak(rate(row_flops * rows)["best"], peak) is not None
+    return {
+        "sequences_per_second": rate(per_row * rows),
+        "tokens_per_second": rate(per_step),
+        "model_flops_per_second": rate(row_flops * rows),
+        "share_of_peak": rate(row_flops * rows / peak) if is_possible else None,
+        "rows": rows,
+        "length": length,
+        "sequences_per_row": per_row,
+        "fill": per_step / (rows * length),
+        "peak_flops_per_second": peak,
+        "seconds": seconds,
+        "compile_seconds": compile_seconds,
+        "memory_bytes": device_memory.program_bytes(memory, device.platform) if memory else None,
+        "loss": float(metrics["loss"]),
+    }
 
 
 def time_loader(dataset: packed.PackedDataset, batch_size: int, seed: int = 0) -> dict[str, float]:
-    """Reads training batches for some seconds and returns the throughput.
-
-    Args:
-        dataset: the records.
-        batch_size: rows of a batch.
-        seed: the seed of the data order.
-
-    Returns:
-        {"rows_per_second", "tokens_per_second"}, where tokens do not include padding.
-    """
+    """Reads batches for some seconds; returns {"rows_per_second", "tokens_per_second"} without padding."""
     batches = loader.train_batches(dataset, batch_size, seed, 0)
     for _ in range(8):  # fills the read-ahead buffers
         next(batches)
@@ -282,32 +248,10 @@ def environment() -> dict[str, Any]:
     """Returns the devices, the host and the package versions, to be recorded with a result."""
     device = jax.devices()[0]
     names = ("jax", "jaxlib", "flax", "optax", "numpy")
+    processor = kernel_platform.processor_fields().get("model name")  # which other systems than Linux lack
     return {
         "device": {"platform": device.platform, "kind": device.device_kind, "count": jax.device_count()},
-        "host": {"processor": _processor(), "system": platform.platform()},
+        "host": {"processor": processor or platform.machine(), "system": platform.platform()},
         "versions": {"bert_jax": bert_jax.__version__, "python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in names},
     }
-
-
-def _count(row_flops: RowFlops, batch: Batch, predicted: float) -> dict[str, float]:
-    """Returns the numbers of sequences and tokens in a batch, and its model FLOPs without padding."""
-    lengths, repeats = np.unique(sequence_lengths(batch), return_counts=True)
-    each = [row_flops(int(n), max(1, round(predicted * n)), 1) for n in lengths]
-    return {"sequences": repeats.sum(), "tokens": batch["lengths"].sum(), "flops": np.dot(each, repeats)}
-
-
-def _rate(amount: float, seconds: list[float]) -> dict[str, float]:
-    return {"best": amount / min(seconds), "median": amount / float(np.median(seconds))}
-
-
-def _share(amount: float, seconds: list[float], peak: float) -> dict[str, float] | None:
-    rate = _rate(amount, seconds)
-    if flops.share_of_peak(rate["best"], peak) is None:
-        return None
-    return {name: value / peak for name, value in rate.items()}
-
-
-def _processor() -> str:
-    # Other systems than Linux, and some processors, have no model name.
-    return kernel_platform.processor_fields().get("model name") or platform.processor() or platform.machine()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -18,14 +17,10 @@ import jax
 import ml_collections
 import numpy as np
 
-from bert_jax import convert
-from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.convert import model_card
 from bert_jax.errors import UserError
 from bert_jax.io.wording import alternatives, counted
 from bert_jax.kernels import platform
-from bert_jax.models.parameters import parameter_shapes
-from bert_jax.objectives.adapters import encoder_config, stacked_parameters
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.distillation import Distillation
 from bert_jax.objectives.rows import RowObjective
@@ -222,8 +217,7 @@ def prepare(
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     make_optimizer(config.optimizer, 0, None)  # the number of steps depends on the rows
     task, training = from_training_file(config, explicit, log)
-    objective = training_objective(config, task, _learned(config, task, directory))
-    _kept(config, objective, task.objective().new_groups)
+    training_objective(config, task, _learned(config, task, directory))
     task.metrics  # noqa: B018, raises UserError for unknown names
     return config, task, training
 
@@ -361,22 +355,8 @@ def _initial_params(
 ) -> Callable[[Any], Any] | None:
     """Returns the function that loads what a new run takes from `init_from`; None if it takes nothing."""
     new_groups = of_task.new_groups
-    if not config.init_from or (config.from_scratch and not config.init_keep):
+    if not config.init_from or config.from_scratch:
         return None
-    kept = _kept(config, objective, new_groups)
-
-    def load_kept(abstract_params):
-        wanted = {name: x for name, x in flatten(abstract_params).items() if name in kept}
-        params, report = convert.load_params(config.init_from, nest(wanted), ignore=".*", log=log)
-        if report.new:
-            raise UserError(
-                f"init_keep={config.init_keep!r} keeps {report.new[0]}, which {report.source} does not have"
-            )
-        tensors = counted(len(report.loaded), "tensor")
-        log(f"from scratch, but for {tensors} of {report.source}: {', '.join(kept)}")
-        drawn = tuple(name for name in flatten(abstract_params) if name not in kept)
-        workdir.write_json(REPORT_FILE, dataclasses.asdict(dataclasses.replace(report, new=drawn)))
-        return params
 
     def load(abstract_params):
         params, report = load_initial(
@@ -389,24 +369,7 @@ def _initial_params(
         workdir.write_json(REPORT_FILE, dataclasses.asdict(report))
         return params
 
-    return load_kept if config.from_scratch else load
-
-
-def _kept(config: FinetuneConfig, objective: Objective, new_groups: Collection[str]) -> tuple[str, ...]:
-    """Returns the names of the parameters that `init_keep` matches; empty if it is not set."""
-    if not config.init_keep:
-        return ()
-    pattern, boxed = re.compile(config.init_keep), objective.init_model_shapes
-    layers, kept = stacked_parameters(boxed, encoder_config(objective)), []
-    for name in parameter_shapes(boxed):
-        if name.split("/")[0] not in new_groups:
-            matches = [bool(pattern.fullmatch(x)) for x in (layers[name].names if name in layers else [name])]
-            if any(matches) != all(matches):
-                raise UserError(f"init_keep={config.init_keep!r} matches {name} in some layers only")
-            kept += [name] * all(matches)
-    if not kept:
-        raise UserError(f"init_keep={config.init_keep!r} matches no parameter of the encoder")
-    return tuple(kept)
+    return load
 
 
 def _summary(names: Iterable[str]) -> str:

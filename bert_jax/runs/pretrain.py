@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import dataclasses
 import functools
@@ -20,10 +19,9 @@ from bert_jax import checkpoint, convert
 from bert_jax.checkpoint.leaves import check_shapes, flatten, nest
 from bert_jax.convert import families, surgery
 from bert_jax.convert.formats.base import place
-from bert_jax.data import cache, google, loader, manifests, records, token_counts, vocabularies
+from bert_jax.data import cache, loader, manifests, records, token_counts, vocabularies
 from bert_jax.data.records import Dataset
 from bert_jax.errors import UserError
-from bert_jax.inference import engine, fill_mask
 from bert_jax.io import comma_lists, files
 from bert_jax.io.wording import counted
 from bert_jax.kernels import platform
@@ -31,32 +29,29 @@ from bert_jax.models.config import HEAD_FIELDS, RUN_FIELDS, EncoderConfig
 from bert_jax.models.heads import structures
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.causal_lm import LEFT_TO_RIGHT, CausalLM, CausalThenMasked
-from bert_jax.objectives.distillation import Distillation, parse_layers
+from bert_jax.objectives.distillation import parse_layers
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import Vocabulary
 from bert_jax.objectives.replaced_tokens import ReplacedTokens, generator_config
 from bert_jax.parallel import collective, distributed, sharding
 from bert_jax.runs import distillation
 from bert_jax.settings import config_fields, pretrain_config
-from bert_jax.settings.pretrain_config import PretrainConfig, PretrainEvalConfig
+from bert_jax.settings.pretrain_config import PretrainConfig
 from bert_jax.settings.run_config import ModelConfig
-from bert_jax.tasks.rows import outputs
-from bert_jax.tokenization import SPECIAL_TOKENS, Tokenizer
+from bert_jax.tokenization import Tokenizer
 from bert_jax.training import auto_accumulation, flops, train
 from bert_jax.training.adapters import adapt, describe, load_initial
-from bert_jax.training.evaluators import EvalStep, EvaluationContext, Evaluator, RecordEvaluator
+from bert_jax.training.evaluators import EvalStep, Evaluator, RecordEvaluator
 from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.optimizers import WITH_TRUST_RATIO, freeze, make_optimizer
 from bert_jax.training.state import TrainState
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import REPORT_FILE, WorkDir
 
-FILLS = "eval/fills"  # the table with the fills of `eval.sentences`
-TRAIN = "train"  # the split of the records to train on
+TRAIN, EVAL = "train", "eval"  # the splits of the records to train and to evaluate on
 HEAD = "masked_lm"  # the head of a teacher; a key of `convert.HEADS`
 
 _SPREAD = "spread"  # the value of `distillation.init_layers` for evenly spaced layers
-_CANDIDATES = 5  # tokens that are shown for each mask
 # More epochs than these may be a mistake, which a warning says; the second number is for a run with
 # `init_from`. The paper trains for 40 epochs.
 _MANY_EPOCHS, _MANY_EPOCHS_CONTINUED = 50, 20
@@ -121,7 +116,6 @@ def _open(config, workdir, explicit, allow_changes, evaluators, log, memory_limi
     learned = make_objective(config, task, length, tokenizer=data.tokenizer, workdir=workdir)
     learned = distillation.read_teacher(learned, config, HEAD, workdir, log)
     objective = trainable(config, learned)
-    sentences = _fillable_sentences(config, learned, data.tokenizer)
     make_optimizer(config.optimizer, config.steps, None)
     mesh = sharding.mesh_of(config.mesh)
     for size in config.batch_sizes.values:
@@ -162,7 +156,7 @@ def _open(config, workdir, explicit, allow_changes, evaluators, log, memory_limi
         config=config,
         objective=objective,
         train_data=lambda step, _: data.train_batches(config, step, local_rows),
-        evaluators=[*_evaluators(config, objective, data, sentences, mesh), *evaluators],
+        evaluators=[*_evaluators(config, objective, data, mesh), *evaluators],
         flops_per_step=_flops_per_step(config, objective, task, data),
         writer=writer,
         initial_params=_initial_params(config, objective, held, log),
@@ -260,14 +254,14 @@ def open_records(config: PretrainConfig, workdir: os.PathLike | str, log: Callab
     if not data.dir:
         raise UserError("no records given: set --config.data.dir to what `bert-jax data --output` made")
     index_dir = "" if files.is_remote(workdir) else os.path.join(workdir, "index")
-    train, held_out = _open_splits(config, cache.localize(data.dir, log), data.vocab, index_dir)
+    train, held_out = _open_splits(cache.localize(data.dir, log), data.vocab, index_dir)
     tokenizer = vocabularies.of_records(train)
     if not data.replay:
         return Records(train, held_out, tokenizer)
     replay_dir = cache.localize(data.replay, log)
     # Records of other programs come without a vocabulary, and only one of the two may be theirs.
     foreign = any(map(records.foreign_files, comma_lists.paths(replay_dir)))
-    replay, replay_held_out = _open_splits(config, replay_dir, data.vocab if foreign else "", index_dir)
+    replay, replay_held_out = _open_splits(replay_dir, data.vocab if foreign else "", index_dir)
     schemas = train.manifest["schema"], replay.manifest["schema"]
     if schemas[0] != schemas[1]:
         raise UserError(
@@ -289,21 +283,12 @@ def open_training_set(data_dir: str, config: PretrainConfig, log: Callable[[str]
     return records.open_dataset(directory, TRAIN, config.data.vocab)
 
 
-def _open_splits(
-    config: PretrainConfig, directory: str, vocab: str, index_dir: str
-) -> tuple[Dataset, Dataset | None]:
+def _open_splits(directory: str, vocab: str, index_dir: str) -> tuple[Dataset, Dataset | None]:
     """Returns the training set and the evaluation set, or None without evaluation."""
-    split = config.data.eval_split
     train = records.open_dataset(directory, TRAIN, vocab, index_dir)
-    splits, optional = train.manifest["splits"], train.manifest["schema"] == google.SCHEMA
-    if not split or not splits.get(split, {"rows": not optional})["rows"]:
+    if not train.manifest["splits"].get(EVAL, {"rows": 0})["rows"]:
         return train, None
-    if split not in splits:
-        raise UserError(
-            f"the records {directory} have no split {split!r} to evaluate on; --config.data.eval_split= "
-            "trains without evaluation"
-        )
-    return train, records.open_dataset(directory, split, vocab, index_dir)
+    return train, records.open_dataset(directory, EVAL, vocab, index_dir)
 
 
 def _describe_data(config: PretrainConfig, data: Records) -> Iterator[str]:
@@ -330,7 +315,7 @@ def _describe_data(config: PretrainConfig, data: Records) -> Iterator[str]:
     if config.causal_steps:
         yield f"the first {counted(config.causal_steps, 'step')} train left to right, the others masked LM"
     if not data.held_out:
-        yield "no evaluation: the records have no split for it, or data.eval_split is empty"
+        yield f"no evaluation: the records have no split {EVAL!r}"
     for name, held_out in ((config.data.dir, data.held_out), (config.data.replay, data.replay_held_out)):
         if held_out:
             used = min(_eval_batches(config, held_out) * config.batch_size, len(held_out))
@@ -605,9 +590,7 @@ def _eval_batches(config: PretrainConfig, dataset: Dataset) -> int:
     return min(batches, config.eval.batches or batches)
 
 
-def _evaluators(
-    config: PretrainConfig, objective: Objective, data: Records, sentences: Sentences, mesh
-) -> Iterator[Evaluator]:
+def _evaluators(config: PretrainConfig, objective: Objective, data: Records, mesh) -> Iterator[Evaluator]:
     """Yields the evaluators of the held-out records, `eval` and `eval_replay`."""
     eval_step = EvalStep(objective, config.seed, mesh)
     for name, dataset in (("eval", data.held_out), ("eval_replay", data.replay_held_out)):
@@ -618,98 +601,13 @@ def _evaluators(
         )
         total = _eval_batches(config, dataset)
         options: dict[str, Any] = dict(
-            eval_step=eval_step,
             batches=lambda own, step, batches=batches: batches(own=own),
+            total=lambda step, total=total: total,
+        )
+        yield RecordEvaluator(
+            eval_step=eval_step,
             batch_size=config.batch_size,
             every=config.eval.every,
-            total=lambda step, total=total: total,
             name=name,
+            **options,
         )
-        if name == "eval" and sentences.rows:
-            yield _FillingEvaluator(objective, sentences, mesh, **options)
-        else:
-            yield RecordEvaluator(**options)
-
-
-@dataclasses.dataclass(frozen=True)
-class Sentences:
-    """Texts with masks, and their tokens."""
-
-    tokenizer: Tokenizer
-    texts: list[str]
-    rows: list[engine.Row]
-    limit: int  # positions of the model
-
-
-def _fillable_sentences(config: PretrainConfig, objective: Objective, tokenizer: Tokenizer) -> Sentences:
-    """Returns the sentences of `eval.sentences` whose masks the model can fill."""
-    text, limit = config.eval.sentences, config.model.encoder().max_seq_length
-    found = Sentences(tokenizer, [], [], limit)
-    has_no_head = isinstance(objective, Distillation) and not objective.uses_heads
-    if config.objective == "causal_lm" or has_no_head:
-        return found
-    mask = tokenizer.special_tokens["mask"]
-    texts = [each.strip().replace(SPECIAL_TOKENS["mask"], mask) for each in text.split(";") if each.strip()]
-    special = [tokenizer.special_ids[role] for role in SPECIAL_TOKENS if role != "unk"]
-    rows = engine.text_rows(tokenizer, texts, limit, special=(mask,))
-    for each, row in zip(texts, rows, strict=True):
-        problem = fill_mask.problem_of(each, row, mask, limit)
-        if problem and text != PretrainEvalConfig().sentences:
-            raise UserError(f"eval.sentences: {problem}")
-        words = row.token_ids[~np.isin(row.token_ids, special)]
-        if not problem and 2 * np.count_nonzero(words == tokenizer.unk_id) <= len(words):
-            found.texts.append(each)
-            found.rows.append(row)
-    return found
-
-
-class _FillingEvaluator(RecordEvaluator):
-    """Evaluates on records, and also writes a table with the most likely tokens for the masks."""
-
-    def __init__(self, objective: Objective, sentences: Sentences, mesh: jax.sharding.Mesh, **options: Any):
-        super().__init__(**options)
-        self._sentences, self._mesh = sentences, mesh
-        self._predict = outputs.make_predict(objective, mesh, rows=len(sentences.rows))
-        self._compiled: set[tuple] = set()  # for `EvaluationContext.dispatch`
-
-    def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
-        """Returns the metrics of the records. Every process takes part in the computation."""
-        metrics = super().evaluate(step, state, context)
-        with context.watchdog.paused():
-            local = self._batch(self._mesh.shape["data"] * self._mesh.shape["fsdp"])
-            batch = sharding.global_batch(local, self._mesh)
-            args = state.params, batch, state.frozen
-            probabilities = jax.device_get(context.dispatch(self._predict, *args, compiled=self._compiled))
-        header = ["sentence", *map(str, range(1, _CANDIDATES + 1))]
-        context.writer.write_table(step, FILLS, header, list(self._table(probabilities)))
-        return metrics
-
-    def _batch(self, parts: int) -> dict[str, np.ndarray]:
-        """Returns this process's rows of the sentences, in the form of the loader; see `MaskedLM.predict`."""
-        texts, tokenizer = self._sentences, self._sentences.tokenizer
-        size = -(-len(texts.rows) // parts) * parts
-        lengths = engine.padded_lengths(texts.limit)
-        longest = max(len(row.token_ids) for row in texts.rows)
-        batch = engine.padded(
-            texts.rows, tokenizer.pad_id, size, lengths[bisect.bisect_left(lengths, longest)]
-        )
-        batch |= {
-            "starts": np.zeros((size, 1), np.int32),
-            "first_lengths": batch["lengths"][:, None],
-            "masked_positions": fill_mask.mask_positions(texts.rows, tokenizer.mask_id, size),
-        }
-        own = sharding.local_rows(self._mesh, size)
-        return {name: x[own] for name, x in batch.items()}
-
-    def _table(self, probabilities: np.ndarray) -> Iterator[list[str]]:
-        """Yields a row for each mask, from probabilities, float32 [sentences, P, V]."""
-        tokenizer = self._sentences.tokenizer
-        for text, row, of_row in zip(
-            self._sentences.texts, self._sentences.rows, probabilities, strict=False
-        ):
-            masks = len(fill_mask.masks_of(row, tokenizer.mask_id))
-            for number in range(masks):
-                candidates = fill_mask.most_likely(tokenizer, of_row[number], _CANDIDATES)
-                cells = [f"{each.token} {each.probability:.1%}" for each in candidates]
-                which = f" (mask {number + 1})" if masks > 1 else ""
-                yield [text + which, *cells, *[""] * (_CANDIDATES - len(cells))]

@@ -8,19 +8,16 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from bert_jax.errors import UserError, hide_secrets
 from bert_jax.io import files, fonts
 from bert_jax.plots import curves
-from bert_jax.runs import pretrain
 from bert_jax.settings import config_fields
 from bert_jax.tasks.predictions import ERRORS_FILE, SCORES_FILE
 from bert_jax.training.evaluators import read_best
-from bert_jax.training.metrics import metrics_of_run, read_tables
+from bert_jax.training.metrics import metrics_of_run
 from bert_jax.workdir import run_directory
 
-_EVALUATIONS, _MISTAKES, _FILLS = 30, 100, 12  # rows that are shown at most
+_EVALUATIONS, _MISTAKES = 30, 100  # rows that are shown at most
 _NO_SCORES = ("step", "kind", "run_seconds", "time", "best_so_far")
 _GIVEN = ("init_from", "data_dir", "data.dir", "data.train", "data.eval", "seed")  # fields of the config
 _STYLE = """
@@ -43,7 +40,7 @@ pre { font-size: 13px; white-space: pre-wrap; }
 def make(directory: str) -> str:
     """Returns the report of a work directory, as HTML.
 
-    It has the scores, the curves, the evaluations, the fills of masks by step of a pre-training, the plot of
+    It has the scores, the curves, the evaluations, the plot of
     the scores and the worst mistakes of a fine-tuning, the command and the configuration, as far as the run
     has them.
 
@@ -53,7 +50,7 @@ def make(directory: str) -> str:
     run = hide_secrets(run_directory.read_run(directory))
     rows = metrics_of_run(directory)
     parts = [_summary(directory, run, rows), *_curves(directory, rows), *_evaluations(rows)]
-    parts += [*_fills(directory), *_scores(directory), *_mistakes(directory), _configuration(run)]
+    parts += [*_scores(directory), *_mistakes(directory), _configuration(run)]
     title = _text(hide_secrets(files.name(directory)))
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
@@ -97,26 +94,6 @@ def _evaluations(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     shown = [[f"{row['step']:,}", row["kind"], *(_number(row.get(name)) for name in names)] for row in found]
     table = _table(["step", "evaluation", *names], shown, numbers=True)
     return [f"<h2>Evaluations</h2><p class=note>The last {len(found):,}.</p>", table]
-
-
-def _fills(directory: str) -> list[str]:
-    """Returns a table for each mask of the last evaluation, with its fills at steps at equal distances."""
-    tables = read_tables(directory, pretrain.FILLS)
-    if not tables:
-        return []
-    chosen = np.unique(np.linspace(0, len(tables) - 1, _FILLS).round().astype(int))
-    parts = ["<h2>Fills of masks</h2>"]
-    if len(chosen) < len(tables):
-        parts.append(f"<p class=note>{len(chosen)} of {len(tables):,} evaluations.</p>")
-    for sentence in (row[0] for row in tables[-1]["rows"]):
-        rows = [
-            [f"{table['step']:,}", *row[1:]]
-            for table in (tables[number] for number in chosen)
-            for row in table["rows"]
-            if row[0] == sentence
-        ]
-        parts += [f"<h3>{_text(sentence)}</h3>", _table(["step", *tables[-1]["header"][1:]], rows)]
-    return parts
 
 
 def _scores(directory: str) -> list[str]:

@@ -1,21 +1,24 @@
-"""Experiments: variants of one run that are trained and evaluated alike, and compared in one table.
+"""Repeated runs: grids of fine-tunings, and experiments, whose variants are trained and evaluated alike.
 
-A file in configs/experiments/ defines `get_experiment()`, which returns an `Experiment` of several arms;
+The result of one fine-tuning on a small data set is not reliable: the score varies by several points with the
+seed, and some runs fail to learn at all (Devlin et al. 2019, appendix A.3; Mosbach et al. 2021).
+`run_grid` fine-tunes with several seeds, and for several values of fields.
+
+A file in configs/experiments/ defines `get_experiment()`, which returns an `Experiment` of several variants;
 `bert-jax sweep` runs it. The directory of an experiment contains:
 
-experiment.json   its budget, records and checkpoint
-results.json      every score
-settings.json     the settings of each arm and measure with results, which must stay the same
-step_times.json   with a budget of seconds, the seconds of a step of each arm
-ARM/seed-N/       the work directories of the pre-training and of the fine-tunings of an arm
-README.md         the table; scores.png and curves.png are the plots
+results.json      the budget, records and model of the experiment, and every score
+VARIANT/seed-N/   the work directories of the pre-training and of the fine-tunings of a variant
+README.md         the table
+curves.png        the curves of pre-training
 """
 
 from __future__ import annotations
 
-import collections
+import bisect
 import contextlib
 import dataclasses
+import hashlib
 import io
 import itertools
 import json
@@ -24,33 +27,200 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
 import ml_collections
 import numpy as np
-from scipy import stats
 
 from bert_jax.data import manifests
 from bert_jax.errors import UserError
 from bert_jax.inference import held_out, minimal_pairs
-from bert_jax.io import atomic, checks, comma_lists, files, json_files, markdown
+from bert_jax.io import atomic, comma_lists, files, json_files
 from bert_jax.io.wording import counted
+from bert_jax.parallel import distributed
 from bert_jax.plots import curves
 from bert_jax.runs import finetune, pretrain
 from bert_jax.settings import config_fields, config_files, pretrain_config
 from bert_jax.settings.config_fields import Field
 from bert_jax.tasks import fields, metrics, registry, table
 from bert_jax.tasks.setup import split_file
-from bert_jax.training.evaluators import Evaluator
 from bert_jax.training.metrics import read_metrics
 from bert_jax.workdir.lock import Lock
 
-EVERY = "*"  # in `Arm.tune`: all fine-tunings
+# Grids
+
+SUMMARY_FILE = "summary.json"
+
+
+def run_grid(
+    config: ml_collections.ConfigDict,
+    directory: str,
+    seeds: int,
+    grid: Mapping[str, Sequence[Any]],
+    log: Callable[[str], None] = print,
+    *,
+    explicit: Collection[str] = (),
+    **options: Any,
+) -> list[dict[str, Any]]:
+    """Fine-tunes once for each seed and each point of a grid, each in its own work directory.
+
+    It also writes the summaries of the points to summary.json in `directory`.
+
+    Args:
+        config: see `finetune.finetune`. The seeds are `config.seed`, `config.seed + 1` and so on.
+        directory: the directory of the work directories of all runs.
+        seeds: the number of seeds.
+        grid: {field: values}; see `parse_grid`.
+        log: called with lines of progress, in process 0 of the run.
+        explicit: see `finetune.finetune`; fields of the grid are among them.
+        **options: other arguments of `finetune.finetune`.
+
+    Returns:
+        The summaries of the points, sorted by their median score, the best first; see `summarize`.
+
+    Raises:
+        UserError: see `finetune.finetune`; also if the configuration does not have a field of the grid, or
+            there is no evaluation file. Nothing is trained then.
+    """
+    log = distributed.log_of_primary(log)
+    if seeds < 1:
+        raise UserError(f"--seeds={seeds}: expected 1 or more")
+    explicit = {*explicit, *(field.removeprefix("model.") for field in grid if field.startswith("model."))}
+    points = {field: [_typed(config, field, value) for value in values] for field, values in grid.items()}
+    queue: dict[str, list[ml_collections.ConfigDict]] = {}
+    for values in itertools.product(*points.values()):
+        chosen = dict(zip(points, values, strict=True))
+        queue[setting_of(chosen)] = runs = []
+        for number in range(seeds):
+            runs.append(run := ml_collections.ConfigDict(config.to_dict()))
+            for field, value in chosen.items():
+                fields.assign(run, field, value)
+            run.seed = config.seed + number
+    firsts = set()
+    for setting, runs in queue.items():
+        fields.finetuning(runs[-1])  # the largest seed may be too large
+        first = os.path.join(directory, setting, f"seed-{config.seed}")
+        complete, task, _ = finetune.prepare(runs[0], first, explicit=explicit)
+        firsts.add(task.metrics[0])
+        if not split_file(complete, task.spec, "dev") or len(firsts) > 1:
+            raise UserError(
+                "a grid compares its runs by their first metric on an evaluation file; give "
+                "--config.data.eval=FILE, and all the same metrics"
+            )
+    summaries: list[dict[str, Any]] = []
+    for setting, runs in queue.items():
+        results: list[dict[str, Any]] = []
+        for run in runs:
+            path = os.path.join(directory, setting, f"seed-{run.seed}")
+            log(f"run {len(summaries) * seeds + len(results) + 1} of {len(queue) * seeds}: {path}")
+            results.append(finetune.finetune(run, path, log, explicit=explicit, **options))
+        summaries.append(summarize(setting, results))
+    metric = summaries[0]["metric"]
+    sign = -1 if metric in metrics.LOWER_IS_BETTER else 1
+    summaries.sort(key=lambda summary: -sign * summary["scores"][metric]["median"])
+    if jax.process_index() == 0:
+        json_files.write(os.path.join(directory, SUMMARY_FILE), summaries)
+    return summaries
+
+
+def parse_grid(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Parses texts like "optimizer.learning_rate=5e-5,3e-5" to {field: texts of values}.
+
+    If there are semicolons, they separate the values, which may then have commas.
+    """
+    grid: dict[str, list[str]] = {}
+    for text in texts:
+        field, _, values = text.partition("=")
+        if not values or field in grid:
+            raise UserError(f"--grid={text}: expected a field once, such as batch_size=16,32")
+        grid[field] = values.split(";" if ";" in values else ",")
+    return grid
+
+
+def _typed(config: ml_collections.ConfigDict, field: str, value: Any) -> Any:
+    """Returns a value of the grid, a text or not, as one of a field of the configuration."""
+    if field == "seed":
+        raise UserError("--grid=seed=...: --seeds=N runs with N seeds, from config.seed up")
+    old = fields.lookup(config, field)
+    if isinstance(value, str) and not isinstance(old, str):
+        with contextlib.suppress(ValueError):
+            value = json.loads(value)
+    if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    # A field without a value has no type to compare with, and is checked as any other one.
+    if old is not None and type(old) is not type(value):
+        raise UserError(f"--grid={field}={value}: expected values of the type {type(old).__name__}")
+    return value
+
+
+def summarize(setting: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the statistics of the content of best.json of each seed, for one point of a grid.
+
+    `degenerate` is the number of runs that predict the same for every example.
+    """
+    statistics = {}
+    for name in runs[0]["scores"]:
+        values = np.asarray([run["scores"][name] for run in runs])
+        best, worst = (np.min, np.max) if name in metrics.LOWER_IS_BETTER else (np.max, np.min)
+        statistics[name] = {
+            "median": float(np.median(values)),
+            "best": float(best(values)),
+            "worst": float(worst(values)),
+            "deviation": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
+            "all": values.tolist(),
+        }
+    degenerate = sum(bool(run.get("degenerate")) for run in runs)
+    counts = {"setting": setting, "seeds": len(runs), "degenerate": degenerate}
+    return {**counts, "metric": runs[0]["metric"], "scores": statistics}
+
+
+def setting_of(point: Mapping[str, Any]) -> str:
+    """Returns the name of a point {field: value} of a grid, which is also the name of its directory.
+
+    The slashes of a value, such as a path or a URL, are written as %2F, and its percent signs as %25.
+    """
+    values = {field: str(value).replace("%", "%25").replace("/", "%2F") for field, value in point.items()}
+    return ",".join(f"{field.split('.')[-1]}={value}" for field, value in values.items())
+
+
+def best_run(directory: str, summary: Mapping[str, Any], config: ml_collections.ConfigDict) -> str:
+    """Returns the work directory of the best run of a point; `config` has the first seed."""
+    metric = summary["metric"]
+    best = np.argmin if metric in metrics.LOWER_IS_BETTER else np.argmax
+    seed = config.seed + int(best(summary["scores"][metric]["all"]))
+    return os.path.join(directory, summary["setting"], f"seed-{seed}")
+
+
+def read_summary(directory: str) -> dict[str, Any] | None:
+    """Returns {"scores": {metric: median}, "run": work directory} of the best point; None without a grid."""
+    path = os.path.join(directory, SUMMARY_FILE)
+    if not files.exists(path):
+        return None
+    points = json_files.read(path, [{"setting": str, "scores": {str: {"median": (float, None)}}}])
+    folder = os.path.join(directory, points[0]["setting"].replace("\0", "")) if points else directory
+    runs = [os.path.join(folder, name) for name in files.names(folder) if name.startswith("seed-")]
+    if not points or not runs:
+        raise UserError(f"{path}: the work directories of its best setting are missing")
+    return {"scores": {name: one["median"] for name, one in points[0]["scores"].items()}, "run": runs[0]}
+
+
+def grid_table(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the lines of a table: the statistics over the seeds for each point and metric."""
+    width = max(7, *(len(one["setting"]) for one in summaries))
+    lines = [f"{'setting':<{width}}  {'metric':<18}  median    best   worst    std  seeds  degenerate"]
+    for one in summaries:
+        for name, x in one["scores"].items():
+            lines.append(
+                f"{one['setting'] or '-':<{width}}  {name:<18}  {x['median']:.4f}  {x['best']:.4f}  "
+                f"{x['worst']:.4f}  {x['deviation']:.3f}  {one['seeds']:>5}  {one['degenerate']:>10}"
+            )
+    return lines
+
+
+# The parts of an experiment
+
+EVERY = "*"  # in `Variant.tune`: all fine-tunings
 PRETRAINING, TIMING = "pretraining", "timing"  # used like names of measures
 SST_2 = "SST-2, 10,000 rows"  # of 67,349, which makes it about as expensive as the other tasks
-
-_TIMED_STEPS = 1000  # steps of the run whose mean cost of a step is measured
-_CHECKPOINTS, _LINES, _EVALUATIONS, _EVALUATION_BATCHES = 8, 50, 10, 32  # of a pre-training
-_SIGNIFICANCE = 0.05  # level of Welch's two-sided t-test
-_OF_A_RUN = ("seed", "steps")  # fields that differ between the runs of an arm
 
 # {task: (config, argument of finetune/hour, name of its data, metric)}
 _TASKS = {
@@ -72,7 +242,8 @@ class Run:
         steps: number of steps that fit into the budget.
         seed: seed of the run.
         checkpoint: the value of --model.
-        model: function (arm) that returns the work directory of an earlier arm's pre-training with this seed.
+        model: function (variant) that returns the work directory of an earlier variant's pre-training with
+            this seed.
     """
 
     steps: int
@@ -86,7 +257,7 @@ class Run:
 
 
 @dataclasses.dataclass(frozen=True)
-class ArmConfig:
+class VariantConfig:
     """A function (run) that returns a config by name with some fields changed."""
 
     name: str
@@ -105,69 +276,55 @@ class ArmConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pretraining:
-    """How an arm is pre-trained.
-
-    Attributes:
-        config: function (run) that returns the configuration. The runner sets its steps, seed and records,
-            and the intervals at which the run is logged, saved and evaluated.
-        records: name of its records in `Experiment.records`.
-        share: fraction of the budget that it may spend.
-        explicit: fields of `config.model` that a model which starts from `init_from` keeps; None for those
-            that an `ArmConfig` changes.
-    """
-
-    config: Callable[[Run], ml_collections.ConfigDict]
-    records: str
-    share: float = 1.0
-    explicit: Collection[str] | None = None
-
-    @property
-    def explicit_fields(self) -> Collection[str]:
-        """Returns the names of the fields of `config.model` that are kept."""
-        return getattr(self.config, "explicit", ()) if self.explicit is None else self.explicit
-
-
-@dataclasses.dataclass(frozen=True)
-class Arm:
+class Variant:
     """One of the variants that an experiment compares.
 
     Attributes:
         name: name in tables and of its folder.
-        pretrain: its pre-training; None for an arm that starts from the model of another arm or --model.
-        start: without `pretrain`, the arm whose model it starts from; "" for --model.
-        tune: fields of fine-tunings to change in this arm, by the name of the measure or `EVERY`.
+        config: function (run) that returns the configuration of its pre-training; None for a variant that
+            starts from the model of another one or --model. The sweep sets steps, seed and records, and the
+            intervals at which the run is logged, saved and evaluated.
+        records: name of its records in `Experiment.records`.
+        share: fraction of the budget that it may spend.
+        explicit: fields of `config.model` that a model which starts from `init_from` keeps, in addition to
+            those that a `VariantConfig` changes.
+        start: without `config`, the variant whose model it starts from; "" for --model.
+        tune: fields of fine-tunings to change in this variant, by the name of the measure or `EVERY`.
         measures: names of the measures that are taken of it; None for all.
     """
 
     name: str
-    pretrain: Pretraining | None = None
+    config: Callable[[Run], ml_collections.ConfigDict] | None = None
+    records: str = ""
+    share: float = 1.0
+    explicit: Sequence[str] = ()
     start: str = ""
     tune: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     measures: Sequence[str] | None = None
 
+    @property
+    def explicit_fields(self) -> list[str]:
+        """Returns the names of the fields of `config.model` that are kept."""
+        return sorted({*self.explicit, *getattr(self.config, "explicit", ())})
+
     def fields(self, measure: str) -> dict[str, Any]:
-        """Returns the fields of a fine-tuning to change in this arm."""
+        """Returns the fields of a fine-tuning to change in this variant."""
         return {**self.tune.get(EVERY, {}), **self.tune.get(measure, {})}
 
 
 @dataclasses.dataclass(frozen=True)
 class HeldOut:
-    """The losses and accuracies of pre-training on held-out records, with equal masks for all arms.
+    """The losses and accuracies of pre-training on 2,000 held-out records, with equal masks for all variants.
 
     Attributes:
         name: name of the measure.
         records: name of the records in `Experiment.records`.
-        prob: fraction of the tokens to predict.
         replace: as `masking.replace`.
-        rows: number of rows to read; 0 for all.
     """
 
     name: str
     records: str
-    prob: float = 0.15
     replace: str = "0.8,0.1,0.1"
-    rows: int = 2000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,28 +384,11 @@ def _finetuning(task: str, config: str, fields: Mapping[str, Any], name: str = "
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
-    """Published scores of arms, to be compared with the scores found here.
-
-    Attributes:
-        name: name of the published metric or task.
-        published: scores by the names of arms. Larger ones are better: negate losses.
-        measures: names of the corresponding measures here; the scores of a run are averaged over them.
-        metric: metric to compare; "" for the first metric of each measure.
-    """
-
-    name: str
-    published: Mapping[str, float]
-    measures: Sequence[str]
-    metric: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
 class Budget:
-    """How long an arm is pre-trained: steps, tokens without padding, or seconds of train steps.
+    """How long a variant is pre-trained: steps, tokens without padding, or seconds of train steps.
 
-    Seconds are converted to steps before the first run: the steps of all arms are timed in turn. The runs
-    count steps. They therefore resume exactly, and other load on the machine favors no arm.
+    Seconds are converted to steps before the first run of a variant, by timing a run of 64 steps. The runs
+    count steps, and therefore resume exactly.
     """
 
     steps: int = 0
@@ -256,12 +396,9 @@ class Budget:
     seconds: float = 0.0
 
     def __post_init__(self):
-        given = [self.steps, self.tokens, self.seconds]
-        if sum(map(bool, given)) != 1 or not 0 < max(given) < np.inf:
-            raise UserError(
-                f"a budget of steps={self.steps}, tokens={self.tokens} and seconds={self.seconds:g}: "
-                "expected one of the three to be more than 0"
-            )
+        amounts = [self.steps, self.tokens, self.seconds]
+        if sum(map(bool, amounts)) != 1 or not 0 < max(amounts) < np.inf:
+            raise UserError(f"{self}: expected one of the three to be more than 0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -269,86 +406,53 @@ class Experiment:
     """An experiment.
 
     Attributes:
-        title: title of tables and plots.
-        arms: the arms, in the order in which they run; an arm comes after the one that it starts from.
-        measures: the measures taken of all arms.
-        budget: the budget of pre-training; None if no arm is pre-trained.
-        seeds: number of runs of each arm.
-        train_rows: number of rows, at most, that a fine-tuning trains on; 0 for no limit.
+        title: title of the table and the plot.
+        variants: the variants, in the order in which they run; one comes after the one that it starts from.
+        measures: the measures taken of all variants.
+        budget: the budget of pre-training; None if no variant is pre-trained.
+        seeds: number of runs of each variant.
         vocabulary: flags of `bert-jax vocab`; None for the vocabulary of --model.
         records: flags of `bert-jax data`, by name.
-        comparisons: published scores of the arms.
         published: Markdown with the published figures and how they were obtained, for the end of the table.
     """
 
     title: str
-    arms: Sequence[Arm]
+    variants: Sequence[Variant]
     measures: Sequence[Measure]
     budget: Budget | None = None
     seeds: int = 3
-    train_rows: int = 0
     vocabulary: Sequence[str] | None = None
     records: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
-    comparisons: Sequence[Comparison] = ()
     published: str = ""
 
     def __post_init__(self):
-        arms, measures = [arm.name for arm in self.arms], [one.name for one in self.measures]
-        for names in ([*arms, TIMING], [*measures, PRETRAINING, TIMING]):
+        variants, measures = [each.name for each in self.variants], [each.name for each in self.measures]
+        for names in (variants, [*measures, PRETRAINING]):
             if len({*map(_folder_name, names)}) < len(names):
                 raise UserError(f"an experiment with {', '.join(names)}: expected different names")
-        for number, arm in enumerate(self.arms):
-            check_known(f"arm {arm.name!r}: start", [arm.start] if arm.start else [], arms[:number])
-            named = [name for name in (*arm.tune, *(arm.measures or ())) if name != EVERY]
-            check_known(f"arm {arm.name!r}: measure", named, measures)
-        for one in self.comparisons:
-            check_known(f"comparison {one.name!r}:", [*one.published, *one.measures], [*arms, *measures])
-        used = [arm.pretrain.records for arm in self.arms if arm.pretrain]
-        used += [one.records for one in self.measures if isinstance(one, HeldOut)]
+        for number, variant in enumerate(self.variants):
+            check_known("variant", [variant.start] if variant.start else [], variants[:number])
+            named = [name for name in (*variant.tune, *(variant.measures or ())) if name != EVERY]
+            check_known(f"variant {variant.name!r}: measure", named, measures)
+        used = [each.records for each in self.variants if each.config]
+        used += [each.records for each in self.measures if isinstance(each, HeldOut)]
         check_known("records", used, list(self.records))
-        if any(arm.pretrain for arm in self.arms) != bool(self.budget):
-            raise UserError("an experiment has a budget if and only if one of its arms is pre-trained")
+        if any(each.config for each in self.variants) != bool(self.budget):
+            raise UserError("an experiment has a budget if and only if one of its variants is pre-trained")
 
-    def arm(self, name: str) -> Arm:
-        """Returns the arm with this name."""
-        return next(arm for arm in self.arms if arm.name == name)
+    def variant(self, name: str) -> Variant:
+        """Returns the variant with this name."""
+        return next(each for each in self.variants if each.name == name)
 
-    def measures_of(self, arm: Arm) -> list[Measure]:
-        """Returns the measures that are taken of an arm."""
-        return [one for one in self.measures if arm.measures is None or one.name in arm.measures]
-
-    def with_measures(self, measures: Sequence[Measure]) -> Experiment:
-        """Returns the experiment with only some of its measures."""
-        names = {one.name for one in measures}
-        arms = [
-            dataclasses.replace(
-                arm,
-                tune={name: x for name, x in arm.tune.items() if name in (EVERY, *names)},
-                measures=None if arm.measures is None else [x for x in arm.measures if x in names],
-            )
-            for arm in self.arms
-        ]
-        comparisons = [one for one in self.comparisons if {*one.measures} <= names]
-        return dataclasses.replace(self, arms=arms, measures=measures, comparisons=comparisons)
+    def measures_of(self, variant: Variant) -> list[Measure]:
+        """Returns the measures that are taken of a variant."""
+        return [x for x in self.measures if variant.measures is None or x.name in variant.measures]
 
     @property
     def needs_checkpoint(self) -> bool:
-        """Returns whether an arm starts from --model, or the vocabulary is that of --model."""
-        takes = any(not (arm.pretrain or arm.start) for arm in self.arms)
+        """Returns whether a variant starts from --model, or the vocabulary is that of --model."""
+        takes = any(not (each.config or each.start) for each in self.variants)
         return takes or (self.vocabulary is None and bool(self.records))
-
-    def records_of(self, arms: Sequence[str] = ()) -> list[str]:
-        """Returns the names of the records that some arms need, or that all do if none is named.
-
-        A budget of seconds is converted to steps by timing all arms, and therefore needs the records of all.
-        """
-        everything = not arms or (self.budget is not None and bool(self.budget.seconds))
-        needed: set[str] = set()
-        for arm in self.arms:
-            if everything or arm.name in arms:
-                needed |= {arm.pretrain.records} if arm.pretrain else set()
-                needed |= {one.records for one in self.measures_of(arm) if isinstance(one, HeldOut)}
-        return [name for name in self.records if name in needed]
 
 
 def check_known(what: str, names: Collection[str], known: Sequence[str]) -> None:
@@ -378,31 +482,22 @@ def load_experiment(name: str) -> Experiment:
 
 # Running an experiment
 
-
-@dataclasses.dataclass(frozen=True)
-class Inputs:
-    """The inputs of an experiment.
-
-    Attributes:
-        records: directories of records by their names in `Experiment.records`.
-        data: folders with the data of fine-tunings, by name.
-        checkpoint: the checkpoint that arms start from; "" for none.
-    """
-
-    records: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    data: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    checkpoint: str = ""
+_CHECKPOINTS, _LINES, _EVALUATIONS, _EVALUATION_BATCHES = 8, 50, 10, 32  # of a pre-training
+_TIMED_STEPS = 64
 
 
 class Sweep:
     """Runs an experiment in a directory; runs that have a result are not repeated.
 
+    It is a context manager that holds the directory, so that no other sweep loses the results of this one.
+
     Args:
         experiment: the experiment, with the budget and the number of seeds to run.
         directory: its directory, a new one or one to resume.
-        inputs: its inputs.
+        records: directories of records by their names in `Experiment.records`.
+        data: folders with the data of fine-tunings, by name.
+        checkpoint: the checkpoint that variants start from; "" for none.
         log: called with lines of progress.
-        runs: whether it will run arms; without, it needs no inputs, and the directory has to exist.
 
     Raises:
         UserError: an input is missing, or the directory belongs to another experiment.
@@ -412,345 +507,295 @@ class Sweep:
         self,
         experiment: Experiment,
         directory: str,
-        inputs: Inputs,
+        records: Mapping[str, str] = {},
+        data: Mapping[str, str] = {},
+        checkpoint: str = "",
         log: Callable[[str], None] = print,
-        runs: bool = True,
     ):
-        self.experiment, self.directory, self._inputs, self._log = experiment, directory, inputs, log
-        if runs:
-            self._check_inputs()
-        described: dict[str, Any] = {
-            "title": experiment.title,
-            "budget": dataclasses.asdict(experiment.budget) if experiment.budget else {},
-            "vocabulary": list(experiment.vocabulary or ()),
-            "records": {name: list(flags) for name, flags in experiment.records.items()},
-            "checkpoint": inputs.checkpoint,
-        } | ({"train_rows": experiment.train_rows} if experiment.train_rows else {})
-        before = self._stored("experiment.json", dict, None)
-        if before is None:
-            if not runs:
-                raise UserError(f"--workdir={directory} holds no experiment yet; leave out --table to run it")
-            files.make_directory(directory)
-            json_files.write(os.path.join(directory, "experiment.json"), before := described)
-        for name in {**before, **described}:
-            if before.get(name) != described.get(name) and (runs or name != "checkpoint"):
-                raise UserError(
-                    f"--workdir={directory} holds an experiment with the {name} {before.get(name)!r}, and "
-                    f"this one has {described.get(name)!r}; choose another --workdir"
-                )
-        self._lock, self._holds = Lock(directory, log=log), False
-        self._read()
+        self.experiment, self.directory = experiment, directory
+        self._records, self._data, self._checkpoint, self._log = records, data, checkpoint, log
+        self._check_inputs()
+        self._path = os.path.join(directory, "results.json")
+        self.results: list[dict[str, Any]] = []
+        files.make_directory(directory)
+        self._lock = Lock(directory, log=log)
 
-    def _stored(self, name: str, schema: Any, default: Any) -> Any:
-        path = os.path.join(self.directory, name)
-        return json_files.read(path, schema) if files.exists(path) else default
+    def __enter__(self) -> Sweep:
+        self._lock.acquire()
+        try:
+            self._read()
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
     def _read(self) -> None:
-        row = {"arm": str, "seed": int, "measure": str, "scores": {str: float}}
-        self.results: list[dict[str, Any]] = self._stored("results.json", [row], [])
-        self._recorded: dict[str, dict[str, Any]] = self._stored("settings.json", {str: {str: dict}}, {})
-        self._times: dict[str, dict[str, float]] = self._stored("step_times.json", {str: {str: float}}, {})
+        """Reads the results of earlier calls, which must be of the same experiment."""
+        described = json.loads(json.dumps(self._described()))
+        if files.exists(self._path):
+            stored = json_files.read(self._path, (dict, list))
+            if not isinstance(stored, dict) or "experiment" not in stored:
+                raise UserError(f"{self._path} is of an earlier version; choose another --workdir")
+            for name, before in stored["experiment"].items():
+                if before != described[name]:
+                    raise UserError(
+                        f"--workdir={self.directory} holds an experiment with the {name} {before!r}, and "
+                        f"this one has {described[name]!r}; choose another --workdir"
+                    )
+            self.results = stored["results"]
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Holds the directory during the block, so that no other sweep loses the results of this one."""
-        if self._holds:
-            yield
-            return
-        self._lock.acquire()
-        self._holds = True
-        try:
-            self._read()  # Another sweep may have added results before it released the directory.
-            yield
-        finally:
-            self._holds = False
-            self._lock.release()
-
-    def run(self, arms: Sequence[str] = ()) -> None:
-        """Runs the arms that have no results yet: all with the first seed, then all with the second one.
-
-        Args:
-            arms: names of the arms to run; all by default. An arm that another one starts from has to be
-                among them, or to have run.
-        """
-        with self.held():
-            self._check_settings()
-            for seed in range(self.experiment.seeds):
-                for arm in self.experiment.arms:
-                    if not arms or arm.name in arms:
-                        self._run_arm(arm, seed)
-
-    def result(self, arm: str, seed: int, measure: str) -> dict[str, float] | None:
-        """Returns the scores of a measure, or None if there are none yet."""
-        rows = (x for x in self.results if (x["arm"], x["seed"], x["measure"]) == (arm, seed, measure))
-        return next((row["scores"] for row in rows), None)
-
-    def over_seeds(self, arm: str, measure: str) -> dict[str, list[float]]:
-        """Returns the values of each metric of a measure, in the order of the seeds."""
-        found: dict[str, list[float]] = {}
-        for row in sorted(self.results, key=lambda row: row["seed"]):
-            if (row["arm"], row["measure"]) == (arm, measure):
-                for name, value in row["scores"].items():
-                    found.setdefault(name, []).append(value)
-        return found
-
-    def _add(self, arm: Arm, seed: int, measure: str, scores: Mapping[str, float]) -> None:
-        self._lock.check()  # Another host may have taken over the directory.
-        self.results.append({"arm": arm.name, "seed": seed, "measure": measure, "scores": dict(scores)})
-        json_files.write(os.path.join(self.directory, "results.json"), self.results)
-
-    def model(self, arm: str, seed: int) -> str:
-        """Returns the model of an arm: a work directory, or --model."""
-        chosen = self.experiment.arm(arm)
-        if not chosen.pretrain:
-            return self.model(chosen.start, seed) if chosen.start else self._inputs.checkpoint
-        if self.result(arm, seed, PRETRAINING) is None:
-            raise _NotTrainedError(f"the model of arm {arm!r} has not been trained; add it to --arms")
-        return os.path.join(self._folder(arm, seed), PRETRAINING)
-
-    def _folder(self, arm: str, seed: int) -> str:
-        return os.path.join(self.directory, _folder_name(arm), f"seed-{seed}")
+    def _described(self) -> dict[str, Any]:
+        experiment = self.experiment
+        return {
+            "title": experiment.title,
+            "budget": dataclasses.asdict(experiment.budget) if experiment.budget else {},
+            "vocabulary": experiment.vocabulary,
+            "records": dict(experiment.records),
+            "checkpoint": self._checkpoint,
+        }
 
     def _check_inputs(self) -> None:
-        experiment, inputs = self.experiment, self._inputs
-        if experiment.needs_checkpoint and not inputs.checkpoint:
+        if self.experiment.needs_checkpoint and not self._checkpoint:
             raise UserError("the experiment starts from a trained model; give --model=DIR")
-        for arm in experiment.arms:
-            for measure in experiment.measures_of(arm):
+        for variant in self.experiment.variants:
+            for measure in self.experiment.measures_of(variant):
                 if not isinstance(measure, Finetuning):
                     continue
-                if measure.data and measure.data not in inputs.data:
+                if measure.data and measure.data not in self._data:
                     raise UserError(
                         f"{measure.name}: give --data={measure.data}=DIR, the folder of its files"
                     )
-                config = self._finetuning_config(measure, arm)
-                for split, file in _split_files(config).items():
-                    if not file:
-                        raise UserError(f"{measure.name}: no {split} file; set data.train and data.eval")
-                    for path in table.parts(file):
-                        if not table.exists(path):
-                            raise UserError(f"{measure.name}: {checks.no_such_file(path, 'its rows')}")
+                config = self._finetuning_config(measure, variant)
+                for split, path in _split_files(config).items():
+                    if not path or not all(map(table.exists, table.parts(path))):
+                        raise UserError(f"{measure.name}: no such {split} file: {path or 'set data.train'}")
                 # The metrics of a task that is configured without any may depend on its data.
                 reported = metrics.listed(config.metrics) or registry.get(config.task).metrics
                 check_known(f"{measure.name}: metric", measure.metrics if reported else (), reported)
 
+    def run(self, variants: Sequence[str] = ()) -> None:
+        """Runs the variants that have no results yet: all with the first seed, then all with the second one.
+
+        Args:
+            variants: names of the variants to run; all by default. One that another one starts from has to
+                be among them, or to have run.
+        """
+        self._check_settings()
+        for seed in range(self.experiment.seeds):
+            for variant in self.experiment.variants:
+                if not variants or variant.name in variants:
+                    self._run_variant(variant, seed)
+        self._draw()
+
+    def result(self, variant: str, seed: int, measure: str) -> dict[str, float] | None:
+        """Returns the scores of a measure, or None if there are none yet."""
+        rows = (
+            x for x in self.results if (x["variant"], x["seed"], x["measure"]) == (variant, seed, measure)
+        )
+        return next((row["scores"] for row in rows), None)
+
+    def over_seeds(self, variant: str, measure: str) -> dict[str, list[float]]:
+        """Returns the values of each metric of a measure, in the order of the seeds."""
+        values: dict[str, list[float]] = {}
+        for row in sorted(self.results, key=lambda row: row["seed"]):
+            if (row["variant"], row["measure"]) == (variant, measure):
+                for name, value in row["scores"].items():
+                    values.setdefault(name, []).append(value)
+        return values
+
+    def model(self, name: str, seed: int) -> str:
+        """Returns the model of a variant: a work directory, or --model."""
+        variant = self.experiment.variant(name)
+        if not variant.config:
+            return self.model(variant.start, seed) if variant.start else self._checkpoint
+        if self.result(name, seed, PRETRAINING) is None:
+            raise UserError(f"the model of variant {name!r} has not been trained; add it to --variants")
+        return os.path.join(self._folder(name, seed), PRETRAINING)
+
+    def _folder(self, variant: str, seed: int) -> str:
+        return os.path.join(self.directory, _folder_name(variant), f"seed-{seed}")
+
+    def _add(self, variant: Variant, seed: int, measure: str, scores: Mapping[str, float]) -> None:
+        """Adds a result, and writes all results and their table."""
+        row = {"variant": variant.name, "seed": seed, "measure": measure, "scores": dict(scores)}
+        row["settings"] = self._digest(variant, measure)
+        self._lock.check()  # Another host may have taken over the directory.
+        self.results.append(row)
+        json_files.write(self._path, {"experiment": self._described(), "results": self.results})
+        atomic.write_text(os.path.join(self.directory, "README.md"), self.report())
+        listed = ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
+        self._log(f"{variant.name}, seed {seed}: {measure}: {listed}")
+
     # The settings of results
 
     def _check_settings(self) -> None:
-        """Raises UserError if the settings of results differ from those of the experiment."""
-        for arm in self.experiment.arms:
-            for name, before in self._recorded.get(arm.name, {}).items():
-                if name == TIMING or not any(
-                    (x["arm"], x["measure"]) == (arm.name, name) for x in self.results
-                ):
-                    continue
-                with contextlib.suppress(_NotTrainedError, StopIteration):
-                    now = self._settings(arm, name)
-                    if differing := [x for x in now if x in before and before[x] != now[x]]:
-                        raise UserError(
-                            f"--workdir={self.directory} has results of arm {arm.name!r}, {name}, with "
-                            f"{differing[0]}={before[differing[0]]!r}, and it is {now[differing[0]]!r} now; "
-                            "undo the change, or choose another --workdir"
-                        )
+        """Raises UserError if results have other settings than the experiment has now."""
+        for row in self.results:
+            names = [each.name for each in self.experiment.variants]
+            measures = [PRETRAINING, TIMING, *(each.name for each in self.experiment.measures)]
+            if row["variant"] in names and row["measure"] in measures:
+                variant = self.experiment.variant(row["variant"])
+                if row["settings"] != self._digest(variant, row["measure"]):
+                    raise UserError(
+                        f"--workdir={self.directory} has results of variant {variant.name!r}, "
+                        f"{row['measure']}, with other settings, data or records than it has now; undo the "
+                        "change, or choose another --workdir"
+                    )
 
-    def _record_settings(self, arm: Arm, name: str, settings: Mapping[str, Any]) -> None:
-        self._recorded.setdefault(arm.name, {})[name] = dict(settings)
-        json_files.write(os.path.join(self.directory, "settings.json"), self._recorded)
-
-    def _settings(self, arm: Arm, name: str) -> dict[str, Any]:
-        """Returns what determines the scores of a measure or of the pre-training, for all seeds."""
-        if name == PRETRAINING:
-            assert arm.pretrain is not None
-            config = self._pretraining_config(arm, 0, _TIMED_STEPS)
-            values = _identity(config, dict(config_fields.fields(pretrain_config.PretrainConfig())))
-            values |= {"records": arm.pretrain.records, "share": arm.pretrain.share}
-            if config.init_from or config.distillation.init_layers:
-                values["explicit"] = sorted(arm.pretrain.explicit_fields)
-            values |= _records_digest(config.data.dir)
+    def _digest(self, variant: Variant, name: str) -> str:
+        """Returns a digest of what determines the scores of a measure or the pre-training, for all seeds."""
+        if name in (PRETRAINING, TIMING):
+            config = self._pretraining_config(variant, 0, 1000)
+            settings = _identity(config, dict(config_fields.fields(pretrain_config.PretrainConfig())))
+            settings |= {"share": variant.share, "explicit": variant.explicit_fields}
+            settings["records"] = _records_digest(config.data.dir)
         else:
-            measure = next(one for one in self.experiment.measures if one.name == name)
+            measure = next(each for each in self.experiment.measures if each.name == name)
             if isinstance(measure, Finetuning):
-                config = self._finetuning_config(measure, arm, init_from=self.model(arm.name, 0))
-                values = _identity(config, fields.declared(config.task))
-                values |= {f"files.{s}": table.digest(x) for s, x in _split_files(config).items()}
+                config = self._finetuning_config(measure, variant, init_from=self.model(variant.name, 0))
+                settings = _identity(config, fields.declared(config.task))
+                settings |= {f"files.{x}": table.digest(path) for x, path in _split_files(config).items()}
             else:
-                values = dataclasses.asdict(measure)
+                settings = dataclasses.asdict(measure)
                 if isinstance(measure, HeldOut):
-                    values |= _records_digest(self._inputs.records[measure.records])
-        inside = os.path.join(self.directory, "")  # which may move
-        values = {k: v.removeprefix(inside) if isinstance(v, str) else v for k, v in values.items()}
-        return json.loads(json.dumps(values))
+                    settings["records"] = _records_digest(self._records[measure.records])
+        text = json.dumps(settings, sort_keys=True)
+        text = text.replace(os.path.join(self.directory, ""), "")  # which may move
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    # An arm
+    # A variant
 
-    def _run_arm(self, arm: Arm, seed: int) -> None:
-        if arm.pretrain and self.result(arm.name, seed, PRETRAINING) is None:
-            self._pretrain(arm, seed)
-        for measure in self.experiment.measures_of(arm):
-            if self.result(arm.name, seed, measure.name) is not None:
-                continue
-            model = self.model(arm.name, seed)
-            self._log(f"{arm.name}, seed {seed}: {measure.name}")
-            self._record_settings(arm, measure.name, self._settings(arm, measure.name))
-            found = self._judge(measure, arm, seed, model)
-            self._add(arm, seed, measure.name, found)
-            listed = ", ".join(f"{name} {value:.4f}" for name, value in found.items())
-            self._log(f"{arm.name}, seed {seed}: {measure.name}: {listed}")
-            for name in ("checkpoints", "best"):  # the weights, which nothing needs any more
-                path = os.path.join(self._folder(arm.name, seed), _folder_name(measure.name), name)
-                shutil.rmtree(path, ignore_errors=True)
+    def _run_variant(self, variant: Variant, seed: int) -> None:
+        if variant.config and self.result(variant.name, seed, PRETRAINING) is None:
+            self._pretrain(variant, seed)
+        for measure in self.experiment.measures_of(variant):
+            if self.result(variant.name, seed, measure.name) is None:
+                self._log(f"{variant.name}, seed {seed}: {measure.name}")
+                scores = self._measure(measure, variant, seed, self.model(variant.name, seed))
+                self._add(variant, seed, measure.name, scores)
+                for name in ("checkpoints", "best"):  # the weights, which nothing needs any more
+                    path = os.path.join(self._folder(variant.name, seed), _folder_name(measure.name), name)
+                    shutil.rmtree(path, ignore_errors=True)
 
-    def _judge(self, measure: Measure, arm: Arm, seed: int, model: str) -> dict[str, float]:
+    def _measure(self, measure: Measure, variant: Variant, seed: int, model: str) -> dict[str, float]:
         if isinstance(measure, MinimalPairs):
             scorer = minimal_pairs.SentenceScorer(model, lambda line: None)
             _, summary = minimal_pairs.evaluate(scorer, minimal_pairs.generate())
             return {name: row["accuracy"] for name, row in summary.items()}
         if isinstance(measure, HeldOut):
-            found = held_out.held_out(
-                model,
-                self._inputs.records[measure.records],
-                prob=measure.prob,
-                replace=measure.replace,
-                rows=measure.rows,
-                log=lambda line: None,
-            )
+            records = self._records[measure.records]
+            quiet: dict[str, Any] = {"log": lambda line: None}
+            scores = held_out.held_out(model, records, replace=measure.replace, rows=2000, **quiet)
             names = ("mlm_loss", "mlm_accuracy", "clm_loss", "clm_accuracy", "nsp_accuracy")
-            return {name: found[name] for name in names if name in found}
-        config = self._finetuning_config(measure, arm, init_from=model, seed=seed)
-        if limits := [rows for rows in (config.train_rows, self.experiment.train_rows) if rows]:
-            config.train_rows = min(limits)
-        workdir = os.path.join(self._folder(arm.name, seed), _folder_name(measure.name))
-        found = finetune.finetune(config, workdir)["scores"]
-        check_known(f"{measure.name}: metric", measure.metrics, list(found))
-        return {name: found[name] for name in measure.metrics}
+            return {name: scores[name] for name in names if name in scores}
+        config = self._finetuning_config(measure, variant, init_from=model, seed=seed)
+        workdir = os.path.join(self._folder(variant.name, seed), _folder_name(measure.name))
+        scores = finetune.finetune(config, workdir)["scores"]
+        check_known(f"{measure.name}: metric", measure.metrics, list(scores))
+        return {name: scores[name] for name in measure.metrics}
 
-    def _finetuning_config(self, measure: Finetuning, arm: Arm, **values: Any) -> ml_collections.ConfigDict:
+    def _finetuning_config(
+        self, measure: Finetuning, variant: Variant, **values: Any
+    ) -> ml_collections.ConfigDict:
         config = config_files.load(measure.config, "finetune")
         config.eval.every, config.checkpoint.every = 10**6, 0
         if measure.data:
-            values["data_dir"] = self._inputs.data[measure.data]
-        for name, value in (values | dict(measure.fields) | arm.fields(measure.name)).items():
+            values["data_dir"] = self._data[measure.data]
+        for name, value in (values | dict(measure.fields) | variant.fields(measure.name)).items():
             fields.lookup(config, name)  # raises UserError for an unknown name
             fields.assign(config, name, value)
         return config
 
-    def _pretraining_config(self, arm: Arm, seed: int, steps: int) -> ml_collections.ConfigDict:
-        assert arm.pretrain is not None
-        run = Run(steps, seed, self._inputs.checkpoint, lambda name: self.model(name, seed))
-        config = arm.pretrain.config(run)
+    def _pretraining_config(self, variant: Variant, seed: int, steps: int) -> ml_collections.ConfigDict:
+        assert variant.config is not None
+        run = Run(steps, seed, self._checkpoint, lambda name: self.model(name, seed))
+        config = variant.config(run)
         config.steps, config.seed = steps, seed
-        config.data.dir = self._inputs.records[arm.pretrain.records]
+        config.data.dir = self._records[variant.records]
         config.checkpoint.every, config.checkpoint.keep = max(1, steps // _CHECKPOINTS), 1
         config.log_every, config.eval.every = max(1, steps // _LINES), max(1, steps // _EVALUATIONS)
         config.eval.batches = config.eval.batches or _EVALUATION_BATCHES
         return config
 
-    def _pretrain(self, arm: Arm, seed: int) -> None:
-        assert arm.pretrain is not None
-        self._record_settings(arm, PRETRAINING, self._settings(arm, PRETRAINING))
-        steps = self._steps(arm, seed)
-        config = self._pretraining_config(arm, seed, steps)
-        self._log(f"{arm.name}, seed {seed}: pre-training, {counted(steps, 'step')}")
-        directory = os.path.join(self._folder(arm.name, seed), PRETRAINING)
-        pretrain.pretrain(config, directory, explicit=arm.pretrain.explicit_fields)
+    def _pretrain(self, variant: Variant, seed: int) -> None:
+        steps = self._steps(variant, seed)
+        config = self._pretraining_config(variant, seed, steps)
+        self._log(f"{variant.name}, seed {seed}: pre-training, {counted(steps, 'step')}")
+        directory = os.path.join(self._folder(variant.name, seed), PRETRAINING)
+        pretrain.pretrain(config, directory, explicit=variant.explicit_fields)
         seconds, tokens = spent(directory)
-        self._add(arm, seed, PRETRAINING, {"steps": steps, "tokens": tokens, "wall_seconds": seconds})
+        self._add(variant, seed, PRETRAINING, {"steps": steps, "tokens": tokens, "wall_seconds": seconds})
 
-    # Budgets
-
-    def _steps(self, arm: Arm, seed: int) -> int:
-        """Returns the number of steps of an arm that fit into its budget."""
+    def _steps(self, variant: Variant, seed: int) -> int:
+        """Returns the number of steps of a variant that fit into its budget."""
         budget = self.experiment.budget
-        assert budget is not None and arm.pretrain is not None
+        assert budget is not None
         if budget.steps:
-            return max(1, round(budget.steps * arm.pretrain.share))
-        config = self._pretraining_config(arm, seed, _TIMED_STEPS)
-        if budget.seconds:
-            self._time_steps(seed)
-            costs, most = self._times[arm.name], budget.seconds
-        else:
+            return max(1, round(budget.steps * variant.share))
+        if budget.tokens:
+            config = self._pretraining_config(variant, seed, 1000)
             split = manifests.read(config.data.dir)["splits"]["train"]
-            per_row = split["tokens"] / split["rows"]
-            costs = {_kind_name(rows, causal): rows * per_row for rows, causal in step_kinds(config)}
-            most = budget.tokens
-        total = sum(count * costs[_kind_name(*kind)] for kind, count in step_kinds(config).items())
-        return max(1, int(most * arm.pretrain.share * _TIMED_STEPS / total))
+            rows = int(budget.tokens * variant.share * split["rows"] / split["tokens"])
+            sizes = pretrain_config.pretraining(config).batch_sizes
+            return max(1, bisect.bisect(range(rows + 1), rows, key=sizes.total_before) - 1)
+        if not self.over_seeds(variant.name, TIMING):
+            self._add(variant, seed, TIMING, {"seconds_per_step": self._time(variant, seed)})
+        (seconds, *_) = self.over_seeds(variant.name, TIMING)["seconds_per_step"]
+        return max(1, int(budget.seconds * variant.share / seconds))
 
-    def _time_steps(self, seed: int) -> None:
-        """Times the steps of all arms in turn, twice, except those that were timed with the same settings."""
-        due = []
-        for arm in self.experiment.arms:
-            with contextlib.suppress(_NotTrainedError):  # it has a teacher
-                if arm.pretrain:
-                    settings = self._settings(arm, PRETRAINING)
-                    timed = self._recorded.get(arm.name, {}).get(TIMING)
-                    if timed != settings or arm.name not in self._times:
-                        due.append((arm, settings, self._pretraining_config(arm, seed, _TIMED_STEPS)))
-        best: dict[str, dict[str, float]] = {}
-        for _, (arm, _, config) in itertools.product(range(2), due):
-            for rows, causal in step_kinds(config):
-                seconds, times = self._time(arm, config, rows, causal), best.setdefault(arm.name, {})
-                name = _kind_name(rows, causal)
-                times[name] = min(seconds, times.get(name, seconds))
-        for arm, settings, _ in due:
-            self._record_settings(arm, TIMING, settings)
-            for name, seconds in best[arm.name].items():
-                self._log(f"{arm.name}: {seconds:.3f} s for a step of {name}")
-        self._times |= best
-        json_files.write(os.path.join(self.directory, "step_times.json"), self._times)
-
-    def _time(self, arm: Arm, config: ml_collections.ConfigDict, rows: int, causal: bool) -> float:
-        """Returns the seconds of a step of one kind."""
-        assert arm.pretrain is not None
-        config = ml_collections.ConfigDict(config.to_dict())
-        config.batch_size, config.batch_ramp = rows, ""
-        config.causal_steps = config.steps - 1 if causal else 0
+    def _time(self, variant: Variant, seed: int) -> float:
+        """Returns the mean seconds of a step, of a run of `_TIMED_STEPS` steps in all of its phases."""
+        config = self._pretraining_config(variant, seed, _TIMED_STEPS)
+        if config.batch_ramp:
+            raise UserError("a budget of seconds is for configs without batch_ramp; give --budget=tokens=N")
         config.checkpoint.every, config.eval.every, config.log_every = 0, 0, 8
-        scratch = os.path.join(self.directory, TIMING)
-        shutil.rmtree(scratch, ignore_errors=True)
+        config.eval.batches = 1
+        directory = os.path.join(self.directory, TIMING)
+        shutil.rmtree(directory, ignore_errors=True)
+        self._log(f"{variant.name}: timing {_TIMED_STEPS} steps")
         with contextlib.redirect_stdout(io.StringIO()):
-            stop, explicit = [_StopAt(32)], arm.pretrain.explicit_fields
-            pretrain.pretrain(config, scratch, explicit=explicit, evaluators=stop)
-        lines = read_metrics(scratch, "train")[1:]  # the first one contains the warm-up
-        shutil.rmtree(scratch, ignore_errors=True)
-        return min(line["step_seconds_p50"] for line in lines if "step_seconds_p50" in line)
+            pretrain.pretrain(config, directory, explicit=variant.explicit_fields)
+        lines = read_metrics(directory, "train")[1:]  # the first one contains the warm-up
+        shutil.rmtree(directory, ignore_errors=True)
+        return float(np.mean([line["step_seconds_p50"] for line in lines if "step_seconds_p50" in line]))
 
+    # The report
 
-class _NotTrainedError(UserError):
-    """The model of an arm is needed before it is trained."""
+    def _draw(self) -> None:
+        """Plots the curves of the pre-trainings with the first seed, as far as there are any."""
+        runs = {}
+        for variant in self.experiment.variants:
+            if variant.config and self.result(variant.name, 0, PRETRAINING) is not None:
+                runs[variant.name] = read_metrics(self.model(variant.name, 0))  # it may have been deleted
+        if runs := {name: rows for name, rows in runs.items() if rows}:
+            curves.plot_metrics(runs, os.path.join(self.directory, "curves.png"), self.experiment.title)
 
+    def report(self) -> str:
+        """Returns the table of all results so far, as Markdown."""
+        experiment = self.experiment
+        return "\n\n".join([f"# {experiment.title}", *self._tables(), experiment.published.strip()]) + "\n"
 
-class _StopAt(Evaluator):
-    """Ends a run after a number of steps."""
-
-    name = TIMING
-
-    def __init__(self, step: int):
-        self.every, self._ends = step, False
-
-    def evaluate(self, step, state, context):
-        """Returns no metrics."""
-        self._ends = True
-        return {}
-
-    def should_stop(self, step: int) -> bool:
-        """Returns whether the run has reached the step."""
-        return self._ends
-
-
-def step_kinds(config: ml_collections.ConfigDict) -> collections.Counter[tuple[int, bool]]:
-    """Returns the number of steps of each kind, (rows, left to right), in a run of pre-training."""
-    typed = pretrain_config.pretraining(config)
-    sizes, causal = typed.batch_sizes, typed.causal_steps
-    edges = sorted({x for x in (*sizes.starts, causal) if x < typed.steps} | {typed.steps})
-    found: collections.Counter[tuple[int, bool]] = collections.Counter()
-    for start, end in itertools.pairwise(edges):
-        found[sizes.at(start), start < causal] += end - start
-    return found
-
-
-def _kind_name(rows: int, causal: bool) -> str:
-    return f"{counted(rows, 'row')}{', left to right' if causal else ''}"
+    def _tables(self) -> Iterator[str]:
+        experiment = self.experiment
+        rows = []
+        for variant in experiment.variants:
+            if cost := self.over_seeds(variant.name, PRETRAINING):
+                tokens, seconds = cost["tokens"][0] / 1e6, np.median(cost["wall_seconds"])
+                rows.append([variant.name, f"{cost['steps'][0]:,.0f}", f"{tokens:,.2f}", f"{seconds:,.0f}"])
+        if rows:
+            yield _table(["variant", "steps", "million tokens", "seconds"], rows)
+        pairs = itertools.product(experiment.measures, experiment.variants)
+        columns = list(
+            dict.fromkeys((x.name, metric) for x, y in pairs for metric in self.over_seeds(y.name, x.name))
+        )
+        rows = []
+        for variant in experiment.variants:
+            values = [self.over_seeds(variant.name, measure).get(metric, []) for measure, metric in columns]
+            rows.append([variant.name, str(max(map(len, values), default=0)), *map(_mean, values)])
+        yield _table(["variant", "runs", *(f"{measure}: {x}" for measure, x in columns)], rows)
 
 
 def spent(directory: str) -> tuple[float, float]:
@@ -763,15 +808,13 @@ def spent(directory: str) -> tuple[float, float]:
 
 
 def _identity(config: ml_collections.ConfigDict, declared: Mapping[str, Field]) -> dict[str, Any]:
+    """Returns the fields that determine what is computed, without those that differ between the runs."""
     free = {name for name, field in declared.items() if field.resume == "free"}
-    return {name: x for name, x in config_fields.flatten(config) if name not in {*free, *_OF_A_RUN}}
+    return {name: x for name, x in config_fields.flatten(config) if name not in {*free, "seed", "steps"}}
 
 
-def _records_digest(directories: str) -> dict[str, str]:
-    paths = comma_lists.paths(directories)
-    if not all(files.exists(os.path.join(path, manifests.FILE)) for path in paths):
-        return {}  # records of arms that are not run are not made
-    return {"files.records": "+".join(manifests.read(path)["fingerprint"] for path in paths)}
+def _records_digest(directories: str) -> str:
+    return "+".join(manifests.read(path)["fingerprint"] for path in comma_lists.paths(directories))
 
 
 def _split_files(config: ml_collections.ConfigDict) -> dict[str, str]:
@@ -779,120 +822,10 @@ def _split_files(config: ml_collections.ConfigDict) -> dict[str, str]:
     return {split: split_file(run, registry.get(run.task), split) for split in ("train", "dev")}
 
 
-# The table
-
-
-def write_report(sweep: Sweep) -> str:
-    """Writes the table and the plots of all runs so far, and returns the table as Markdown."""
-    experiment, directory = sweep.experiment, sweep.directory
-    text = (
-        "\n\n".join([f"# {experiment.title}", *_tables(sweep), experiment.published.strip()]).strip() + "\n"
-    )
-    atomic.write_text(os.path.join(directory, "README.md"), text)
-    panels = {
-        f"{measure}: {metric}": {
-            arm.name: values
-            for arm in experiment.arms
-            if (values := sweep.over_seeds(arm.name, measure).get(metric))
-        }
-        for measure, metric in _columns(sweep)
-    }
-    if panels:
-        curves.plot_scores(panels, os.path.join(directory, "scores.png"), title=experiment.title)
-    runs = {}
-    for arm in experiment.arms:
-        if arm.pretrain and sweep.result(arm.name, 0, PRETRAINING) is not None:
-            runs[arm.name] = read_metrics(sweep.model(arm.name, 0))  # the directory may have been deleted
-    if runs := {name: rows for name, rows in runs.items() if rows}:
-        curves.plot_metrics(runs, os.path.join(directory, "curves.png"), experiment.title)
-    return text
-
-
-def _columns(sweep: Sweep) -> list[tuple[str, str]]:
-    """Returns (measure, metric) of each column of scores."""
-    pairs = itertools.product(sweep.experiment.measures, sweep.experiment.arms)
-    found = [(one.name, x) for one, arm in pairs for x in sweep.over_seeds(arm.name, one.name)]
-    return list(dict.fromkeys(found))
-
-
-def _tables(sweep: Sweep) -> Iterator[str]:
-    experiment = sweep.experiment
-    if experiment.budget:
-        rows = []
-        for arm in experiment.arms:
-            if of_arm := sweep.over_seeds(arm.name, PRETRAINING):
-                tokens, seconds = of_arm["tokens"][0] / 1e6, np.median(of_arm["wall_seconds"])
-                rows.append([arm.name, f"{of_arm['steps'][0]:,.0f}", f"{tokens:,.2f}", f"{seconds:,.0f}"])
-        yield markdown.table(["arm", "steps", "million tokens", "seconds"], rows)
-    columns, rows = _columns(sweep), []
-    for arm in experiment.arms:
-        values = [sweep.over_seeds(arm.name, measure).get(metric, []) for measure, metric in columns]
-        rows.append([arm.name, str(max(map(len, values), default=0)), *map(_mean, values)])
-    yield markdown.table(["arm", "runs", *(f"{measure}: {metric}" for measure, metric in columns)], rows)
-    if experiment.train_rows:
-        yield f"Fine-tunings train on the first {counted(experiment.train_rows, 'row')} of their data."
-    compared = [compare(one, _runs(sweep, one)) for one in experiment.comparisons]
-    if rows := [list(row) for row in compared if row]:
-        header = ["published", "order of the arms", "order found", "pairs of arms"]
-        yield (
-            f"{markdown.table(header, rows)}\n\nBest first; `>` means that two means differ significantly by "
-            f"Welch's t-test at {_SIGNIFICANCE:.0%}, without correction for multiple comparisons."
-        )
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *rows))
 
 
 def _mean(values: Sequence[float]) -> str:
     deviation = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
     return f"{np.mean(values):.4f}{deviation}" if values else ""
-
-
-def _runs(sweep: Sweep, comparison: Comparison) -> dict[str, list[float]]:
-    """Returns the scores of the runs of each arm, averaged over the measures; a larger one is better."""
-    found = {}
-    for arm in comparison.published:
-        values = []
-        for measure in comparison.measures:
-            of_arm = sweep.over_seeds(arm, measure)
-            metric = comparison.metric or next(iter(of_arm), "")
-            sign = -1 if metric in metrics.LOWER_IS_BETTER else 1
-            values.append([sign * score for score in of_arm.get(metric, [])])
-        found[arm] = [float(np.mean(run)) for run in zip(*values, strict=False)]
-    return found
-
-
-def compare(comparison: Comparison, runs: Mapping[str, Sequence[float]]) -> tuple[str, str, str, str] | None:
-    """Returns a row of the table of published and found orders, or None if fewer than two arms have runs.
-
-    Args:
-        comparison: the published scores.
-        runs: scores of the runs of each arm; larger ones are better.
-    """
-    runs = {arm: runs[arm] for arm in comparison.published if runs.get(arm)}
-    if len(runs) < 2:
-        return None
-    published, means = comparison.published, {arm: float(np.mean(values)) for arm, values in runs.items()}
-    counts = collections.Counter[str]()
-    for a, b in itertools.combinations(runs, 2):
-        if published[a] != published[b]:
-            same = (published[a] > published[b]) == (means[a] > means[b])
-            counts["unclear" if not differ(runs[a], runs[b]) else "same" if same else "reversed"] += 1
-    return (
-        comparison.name,
-        _in_order({arm: published[arm] for arm in runs}, lambda a, b: published[a] != published[b]),
-        _in_order(means, lambda a, b: differ(runs[a], runs[b])),
-        f"{counts['same']} as published, {counts['reversed']} reversed, {counts['unclear']} not significant",
-    )
-
-
-def differ(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Returns whether the means of two arms differ significantly; never for an arm with a single run."""
-    if min(len(a), len(b)) < 2:
-        return False
-    if max(np.ptp(a), np.ptp(b)) == 0:  # the test would divide 0 by 0
-        return a[0] != b[0]
-    return bool(stats.ttest_ind(a, b, equal_var=False).pvalue < _SIGNIFICANCE)
-
-
-def _in_order(means: Mapping[str, float], differs: Callable[[str, str], bool]) -> str:
-    arms = sorted(means, key=lambda arm: -means[arm])
-    signs = [" > " if differs(a, b) else " ≈ " for a, b in itertools.pairwise(arms)]
-    return "".join(itertools.chain(*itertools.zip_longest(arms, signs, fillvalue="")))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from bert_jax.errors import UserError
@@ -94,6 +94,17 @@ def check_values(config: Mapping[str, Any], declared: Mapping[str, Field]) -> No
         check(name, value, declared[name])
 
 
+# Fields separated by spaces, the function that tells whether a run uses them, and what they need.
+Rule = tuple[str, Callable[[Any], Any], str]
+
+
+def unused(config: Any, rules: Iterable[Rule]) -> Iterator[tuple[str, str]]:
+    """Yields (field, reason) for each field that the configured run does not use."""
+    for names, is_used, needs in rules:
+        if not is_used(config):
+            yield from ((name, f"it needs {needs}") for name in names.split())
+
+
 def refuse_unused(
     values: Mapping[str, Any], defaults: Mapping[str, Any], unused: Iterable[tuple[str, str]]
 ) -> None:
@@ -105,5 +116,5 @@ def refuse_unused(
         unused: (field, reason) for each field without an effect.
     """
     for name, reason in unused:
-        if values[name] != defaults[name]:
+        if name in values and values[name] != defaults[name]:
             raise UserError(f"{name}={values[name]}: {reason}; leave it at {defaults[name]!r}")

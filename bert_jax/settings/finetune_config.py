@@ -59,12 +59,6 @@ class FinetuneConfig(RunConfig):
     from_scratch: bool = option(
         False, "start with the architecture and vocabulary of `init_from`, and none of its weights"
     )
-    init_keep: str = option(
-        "",
-        "with `from_scratch`, regular expression: parameters that are those of `init_from` all the same, "
-        "such as `encoder/embeddings/.*`; the others are drawn as without it",
-        type="regex",
-    )
     data_dir: str = free(
         "", "folder with the files of a task that has names for them, or [tfds:glue](finetuning.md#glue)"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -13,13 +13,13 @@ from bert_jax.errors import UserError
 from bert_jax.io.wording import counted, did_you_mean
 from bert_jax.objectives.masking import MaskingOptions, default_max_predictions, parse_fractions
 from bert_jax.settings import config_fields
-from bert_jax.settings.config_fields import Part, amount, fixed, free, option
+from bert_jax.settings.config_fields import Part, Rule, amount, fixed, free, option
 from bert_jax.settings.run_config import (
+    RULES,
     EvalConfig,
     PretrainDistillationConfig,
     PretrainOptimizerConfig,
     RunConfig,
-    unused,
 )
 
 
@@ -187,12 +187,6 @@ class PretrainEvalConfig(EvalConfig):
     """When pre-training is evaluated, and on how much."""
 
     batches: int = free(0, "batches to evaluate on; 0: all of the split")
-    sentences: str = free(
-        "The capital of France is [MASK].; She opened the door and went into the [MASK].; The water in the "
-        "river was too [MASK] to drink.; They have [MASK] in this house for ten years.",
-        "sentences whose masks are filled at each evaluation, for TensorBoard, the trackers and the report "
-        "of `bert-jax plot` ([evaluation.md](evaluation.md#fills-of-masks)), with `;` between; empty: none",
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,7 +205,6 @@ class PretrainDataConfig(Part):
     replay_share: float = option(
         0.1, "fraction of the rows of a batch that are from `data.replay`", minimum=0.001, maximum=0.999
     )
-    eval_split: str = option("eval", "the split to evaluate on; empty for no evaluation")
 
     @property
     def replay_fraction(self) -> Fraction:
@@ -289,30 +282,21 @@ class PretrainConfig(RunConfig):
         return training, evaluation
 
 
-def _unused_in_pretraining(config: PretrainConfig) -> Iterator[tuple[str, str]]:
-    """Yields (field, reason) for each field of pre-training only that has no effect in the configured run."""
-    if not config.data.replay:
-        yield "data.replay_share", "data.replay is empty, and no rows are from there"
-    _, *evaluated = options = [each for each in config.mask_options(length=128) if each]
-    if not any(each.replace[1] for each in options):
-        yield "masking.exclude_special", "masking.replace has no random tokens"
-    if config.objective != "replaced_tokens":
-        for field in dataclasses.fields(ReplacedTokensConfig):
-            yield f"replaced_tokens.{field.name}", f"the objective {config.objective} does not use it"
-    if config.objective != "masked_lm":
-        yield "causal_steps", f"the objective {config.objective} has one phase"
-    if config.objective == "causal_lm":
-        for part in ("masking", "eval_masking"):
-            for field in dataclasses.fields(getattr(config, part)):
-                yield f"{part}.{field.name}", "the objective causal_lm has no masks"
-    if config.eval.sentences:  # "" is off, and fits every run
-        if config.objective == "causal_lm":
-            yield "eval.sentences", "the objective causal_lm fills no masks"
-        if not config.data.eval_split:
-            yield "eval.sentences", "data.eval_split is empty, and nothing is evaluated"
-    if evaluated and not config.data.eval_split:
-        for field in dataclasses.fields(config.eval_masking):
-            yield f"eval_masking.{field.name}", "data.eval_split is empty"
+def _has_random_tokens(config: PretrainConfig) -> bool:
+    return any(options.replace[1] for options in config.mask_options(length=128) if options)
+
+
+_RULES: Sequence[Rule] = (
+    *RULES,
+    ("data.replay_share", lambda c: c.data.replay, "data.replay"),
+    ("masking.exclude_special", _has_random_tokens, "random tokens in masking.replace"),
+    *((f"replaced_tokens.{field.name}", lambda c: c.objective == "replaced_tokens",
+       "objective=replaced_tokens") for field in dataclasses.fields(ReplacedTokensConfig)),
+    ("causal_steps", lambda c: c.objective == "masked_lm", "objective=masked_lm"),
+    *((f"{part}.{field.name}", lambda c: c.objective != "causal_lm", "an objective with masks")
+      for part, kind in (("masking", MaskingConfig), ("eval_masking", EvalMaskingConfig))
+      for field in dataclasses.fields(kind)),
+)  # fmt: skip
 
 
 def pretraining(config: Mapping[str, Any]) -> PretrainConfig:
@@ -337,7 +321,7 @@ def pretraining(config: Mapping[str, Any]) -> PretrainConfig:
     typed = config_fields.build(PretrainConfig, config)
     values = dict(config_fields.flatten(config))
     defaults = {name: field.default for name, field in declared.items()}
-    config_fields.refuse_unused(values, defaults, (*unused(typed), *_unused_in_pretraining(typed)))
+    config_fields.refuse_unused(values, defaults, config_fields.unused(typed, _RULES))
     if typed.causal_steps >= typed.steps:
         raise UserError(
             f"causal_steps={typed.causal_steps} leaves none of steps={typed.steps} to masked LM; set fewer, "

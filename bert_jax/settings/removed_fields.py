@@ -3,6 +3,13 @@
 A recorded run that has another value in such a field cannot resume with this version.
 """
 
+
+class _Anything:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+ANYTHING = _Anything()  # of fields that had no effect on what was learned
 REMOVED: dict[str, object] = {
     "adapter.dropout": 0.0,
     "adapter.init": "kaiming",
@@ -11,14 +18,17 @@ REMOVED: dict[str, object] = {
     "budget.tokens": 0,
     "constant_tokens": False,
     "data.answer_start": "",
+    "data.eval_split": "eval",
     "data.max_corrupt_rows": 100,
     "data.train_split": "train",
     "distillation.logits_at": "tokens",
     "distillation.relation_heads": 0,
+    "eval.sentences": ANYTHING,
     "eval_masking.count": "",
     "eval_masking.max_predictions": 0,
     "eval_masking.smoothing": None,
     "eval_masking.strategy": "",
+    "init_keep": "",
     "length_ramp": "",
     "masking.final_prob": 0.0,
     "masking.schedule": "constant",

@@ -8,15 +8,13 @@ dataclass.
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from etils import epy
 
 from bert_jax.models.config import Architecture, EncoderConfig, Execution, from_dict
-from bert_jax.settings import config_fields
-from bert_jax.settings.config_fields import Part, amount, fixed, free, option, share
+from bert_jax.settings.config_fields import Part, Rule, amount, fixed, free, option, share
 
 with epy.lazy_imports():  # It imports jax, which `estimate` has to set up after it has read the config.
     from bert_jax.objectives import distillation
@@ -44,7 +42,6 @@ SCHEDULE_FIELDS: Mapping[str, tuple[str, ...]] = {
     "triangle": ("initial_rate", "final_rate"),
     "wsd": ("cooldown_steps", "cooldown", "final_rate"),
 }
-WITHOUT_END = ("constant", "inverse_square_root")  # schedules that do not depend on the number of steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,23 +198,6 @@ class AdapterConfig(Part):
         return {}
 
 
-def _unused_adapter(config: Any) -> Iterator[tuple[str, str]]:
-    """Yields (field, reason) for each field of adapters that has no effect in the configured run."""
-    kind = config.adapter.kind
-    if kind:
-        yield "optimizer.freeze", f"adapter.kind={kind} freezes all that it does not train"
-        weights = config.init_from and not getattr(config, "from_scratch", False)
-        if not (weights or getattr(config, "resume_from", "")):
-            yield "adapter.kind", "there are no trained weights to adapt, give init_from"
-    else:
-        yield "adapter.train", "adapter.kind is empty, and every parameter is trained"
-    if kind != "lora":
-        for name in ("rank", "alpha", "targets"):
-            yield f"adapter.{name}", "adapter.kind is not lora"
-    if kind not in BOTTLENECKS:
-        yield "adapter.size", "adapter.kind is neither houlsby nor pfeiffer"
-
-
 @dataclasses.dataclass(frozen=True)
 class DistillationConfig(Part):
     """The teacher of the model that is trained, and how the two are compared."""
@@ -261,29 +241,6 @@ class PretrainDistillationConfig(DistillationConfig):
         "vocabulary and positions; `spread`: as many as `model.num_hidden_layers`, evenly from the first to "
         "the last; empty: as without a teacher",
     )
-
-
-def _unused_distillation(config: Any) -> Iterator[tuple[str, str]]:
-    """Yields (field, reason) for each field of distillation that has no effect in a run."""
-    part = config.distillation
-    declared = PretrainDistillationConfig if hasattr(config, "masking") else DistillationConfig
-    every = [name for name, _ in config_fields.fields(declared())]
-    if not part.teacher:
-        for name in every:
-            if name != "teacher":
-                yield f"distillation.{name}", "there is no teacher, give distillation.teacher=CHECKPOINT"
-        return
-    names = distillation.parse_scales(part.losses)
-    pairs = [distillation.PAIRS[name] for name in names if name in distillation.PAIRS]
-    for name, is_used in (
-        ("temperature", "logits" in names),
-        ("layers", any(pair.layers for pair in pairs)),
-        ("relation_layer", any(pair.relations for pair in pairs)),
-    ):
-        if not is_used and name in every:
-            yield f"distillation.{name}", f"distillation.losses={part.losses} does not use it"
-    if getattr(part, "init_layers", ""):
-        yield "init_from", "the model starts with layers of the teacher"
 
 
 # Upper bounds that no real run reaches prevent a typing mistake from causing an overflow or a request for all
@@ -391,19 +348,40 @@ class RunConfig(Part):
     )
 
 
-def unused(config: RunConfig) -> Iterator[tuple[str, str]]:
-    """Yields (field, reason) for each field of every run that has no effect in the configured one."""
-    if not config.init_from:
-        yield "init_ignore", "there is no init_from"
-    used = SCHEDULE_FIELDS.get(config.optimizer.schedule, ())
-    for name in dict.fromkeys(itertools.chain.from_iterable(SCHEDULE_FIELDS.values())):
-        if name not in used:
-            yield f"optimizer.{name}", f"the schedule {config.optimizer.schedule} does not use it"
-    if config.optimizer.schedule == "triangle" and not (
-        config.optimizer.warmup_steps or config.optimizer.warmup_fraction
-    ):
-        yield "optimizer.initial_rate", "there is no warm-up, which it is the start of"
-    if config.optimizer.schedule in WITHOUT_END:
-        yield "optimizer.decay_steps", f"the schedule {config.optimizer.schedule} has no end"
-    yield from _unused_distillation(config)
-    yield from _unused_adapter(config)
+def _schedule_uses(field: str) -> Callable[[Any], bool]:
+    return lambda c: field in SCHEDULE_FIELDS.get(c.optimizer.schedule, ())
+
+
+def _compares(kind: str) -> Callable[[Any], bool]:
+    """Returns the function that tells whether a run has a teacher, and compares `layers` or `relations`."""
+    return lambda c: any(
+        getattr(distillation.PAIRS[name], kind)
+        for name in (distillation.parse_scales(c.distillation.losses) if c.distillation.teacher else ())
+        if name in distillation.PAIRS
+    )
+
+
+# The fields that only some runs use.
+RULES: Sequence[Rule] = (
+    ("init_ignore", lambda c: c.init_from, "init_from"),
+    *((f"optimizer.{field}", _schedule_uses(field), f"a schedule with {field}")
+      for field in ("initial_rate", "final_rate", "cooldown_steps", "cooldown")),
+    ("optimizer.initial_rate",
+     lambda c: c.optimizer.warmup_steps or c.optimizer.warmup_fraction, "a warm-up"),
+    ("optimizer.decay_steps", lambda c: c.optimizer.schedule not in ("constant", "inverse_square_root"),
+     "a schedule with an end"),
+    ("optimizer.freeze", lambda c: not c.adapter.kind, "no adapter.kind, which freezes the rest"),
+    ("adapter.kind", lambda c: getattr(c, "resume_from", "") or (
+        c.init_from and not getattr(c, "from_scratch", False)), "trained weights, init_from"),
+    ("adapter.train", lambda c: c.adapter.kind, "adapter.kind"),
+    ("adapter.rank adapter.alpha adapter.targets", lambda c: c.adapter.kind == "lora", "adapter.kind=lora"),
+    ("adapter.size", lambda c: c.adapter.kind in BOTTLENECKS, "adapter.kind=houlsby or pfeiffer"),
+    ("distillation.losses distillation.init_layers", lambda c: c.distillation.teacher,
+     "distillation.teacher"),
+    ("distillation.temperature", lambda c: c.distillation.teacher and "logits" in c.distillation.losses,
+     "logits in distillation.losses"),
+    ("distillation.layers", _compares("layers"), "hidden or scores in distillation.losses"),
+    ("distillation.relation_layer", _compares("relations"), "a relation in distillation.losses"),
+    ("init_from", lambda c: not getattr(c.distillation, "init_layers", ""),
+     "no distillation.init_layers, which takes the weights of the teacher"),
+)  # fmt: skip

@@ -153,11 +153,8 @@ def _of_other_tasks(spec: TaskSpec) -> Iterator[tuple[str, str]]:
 def _unused(config: ml_collections.ConfigDict, spec: TaskSpec) -> Iterator[tuple[str, str]]:
     data = config.data
     if config.init_from and config.from_scratch:
-        taken = "only the parameters in init_keep" if config.init_keep else "no parameters of init_from"
-        yield "init_ignore", f"from_scratch takes {taken}"
-    if not config.from_scratch:
-        yield "init_keep", "without from_scratch, all parameters of init_from are kept"
-    yield from run_config.unused(config)
+        yield "init_ignore", "from_scratch takes no parameters of init_from"
+    yield from config_fields.unused(_build(config), run_config.RULES)
     if config.optimizer.warmup_steps:
         yield "warmup_fraction", "optimizer.warmup_steps is given too"
     if not spec.file_name:

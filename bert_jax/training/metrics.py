@@ -1,4 +1,4 @@
-"""Writes metrics, tables and images to files, TensorBoard, Weights & Biases and the terminal."""
+"""Writes metrics and images to files, TensorBoard, Weights & Biases and the terminal."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
 from etils import epy
 
 from bert_jax import signals
 from bert_jax.errors import UserError, check_installed, file_error, hide_secrets, optional_imports
-from bert_jax.io import atomic, files, json_files, markdown, progress, scratch
+from bert_jax.io import atomic, files, json_files, progress, scratch
 from bert_jax.io.wording import first_line
 
 with optional_imports("trackers"):
     import wandb
 with epy.lazy_imports():
     from PIL import Image
-    from tensorboardX import event_file_writer, record_writer, summary
+    from tensorboardX import event_file_writer, record_writer
     from tensorboardX.proto import event_pb2, summary_pb2
 
-_FILE, _TABLES_FILE = "metrics.jsonl", "tables.jsonl"
+_FILE = "metrics.jsonl"
 # Without a terminal, a line says how far a run or an evaluation is after so long without another line.
 _QUIET_STEPS, _QUIET_STAGE = 60.0, 10.0  # seconds
 _FLUSH_SECONDS = 60.0  # The interval between flushes of the files, and between their uploads.
@@ -55,10 +55,9 @@ class MetricsWriter:
     """Writes the metrics and messages of one run.
 
     `metrics.jsonl` has one line per step and kind: {"step": 100, "kind": "train", "loss": 7.1, ...}. Values
-    that are not finite are written as null. `tables.jsonl` has one line per table, see `read_tables`. The
-    files of a remote directory are written to a local one and uploaded by a thread. On a terminal, a progress
-    bar below the lines shows the time left; elsewhere, a line says how far the run is after a minute without
-    another one.
+    that are not finite are written as null. The files of a remote directory are written to a local one and
+    uploaded by a thread. On a terminal, a progress bar below the lines shows the time left; elsewhere, a line
+    says how far the run is after a minute without another one.
 
     Args:
         directory: the work directory, for these files and tensorboard/; None to write no files.
@@ -119,8 +118,7 @@ class MetricsWriter:
             return
         with self._storing():
             self._close_files()
-            for name in (_FILE, _TABLES_FILE):
-                _rewind(os.path.join(self._directory, name), os.path.join(self._local, name), step)
+            _rewind(os.path.join(self._directory, _FILE), os.path.join(self._local, _FILE), step)
             try:
                 self._events = _Events(os.path.join(self._local, "tensorboard"), step)
             except ImportError as error:
@@ -155,14 +153,6 @@ class MetricsWriter:
         self.message("  ".join([f"{label} {step:>{len(str(self._total))}}", *shown]))
         if kind == "train":
             self.at_step(step)
-
-    def write_table(self, step: int, tag: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Writes a table of texts, such as "eval/fills", to tables.jsonl, TensorBoard and W&B."""
-        rows = [list(row) for row in rows]
-        self._append(_TABLES_FILE, {"step": step, "tag": tag, "header": list(header), "rows": rows})
-        self._add(step, lambda: summary.text(tag, markdown.table_of_texts(header, rows)).value)
-        if self._tracker:
-            self._tracker.log(step, lambda: {tag: wandb.Table(columns=list(header), data=rows)})
 
     def write_image(self, step: int, tag: str, png: bytes) -> None:
         """Writes the content of a PNG file, such as "eval/confusions", to TensorBoard and W&B."""
@@ -454,13 +444,3 @@ def metrics_of_run(directory: files.PathLike) -> list[dict]:
             f"{directory}: it contains no metrics; expected the directory of a run that reached a log step"
         )
     return rows
-
-
-def read_tables(directory: files.PathLike, tag: str) -> list[dict]:
-    """Returns the lines of tables.jsonl in a work directory that have a tag, in the order of the steps.
-
-    A line is {"step": 100, "tag": "eval/fills", "header": [column], "rows": [[cell]]} with texts in the
-    cells. The result is [] if there is no such file.
-    """
-    rows = json_files.read_line_files(os.path.join(directory, _TABLES_FILE))
-    return [row for row in rows if row.get("tag") == tag]

@@ -7,7 +7,7 @@ initialized.json   the parameters that were loaded from another checkpoint, if t
 best/STEP/         the checkpoint of a fine-tuning run with the best score
 best.json          its step and its scores
 recovery.json      the return to an earlier checkpoint, if the run went back to one
-metrics.jsonl, tables.jsonl, tensorboard/
+metrics.jsonl, tensorboard/
 README.md          the model card of a fine-tuning run
 """
 

@@ -6,10 +6,10 @@
 The model has 6 layers in place of the 12 of BERT-Base.
 """
 
-from bert_jax.runs.sweep import Arm, Comparison, Experiment, finetuning
+from bert_jax.runs.sweep import Experiment, Variant, finetuning
 
 FROZEN = {"frozen": True, "head": "bilstm", "head_size": 256, "optimizer.learning_rate": 1e-3, "epochs": 6.0}
-ARMS = {
+VARIANTS = {
     "fine-tuned": {},
     "embeddings": FROZEN | {"feature_layers": "0"},
     "second to last": FROZEN | {"feature_layers": "-2"},
@@ -23,23 +23,8 @@ ARMS = {
 def get_experiment():
     return Experiment(
         "Fine-tuning against features from a frozen model",
-        arms=[Arm(name, tune={"CoNLL-2003": fields}) for name, fields in ARMS.items()],
+        variants=[Variant(name, tune={"CoNLL-2003": fields}) for name, fields in VARIANTS.items()],
         measures=[finetuning("CoNLL-2003", 1e-4)],
-        comparisons=[
-            Comparison(
-                "NER",
-                {
-                    "fine-tuned": 96.4,
-                    "embeddings": 91.0,
-                    "second to last": 95.6,
-                    "last": 94.9,
-                    "weighted sum of the last four": 95.9,
-                    "concatenation of the last four": 96.1,
-                    "weighted sum of all": 95.5,
-                },
-                ["CoNLL-2003"],
-            )
-        ],
         published="""
 The paper's table 7, BERT-Base, F1 on the development set: fine-tuned 96.4; features: embeddings 91.0, second
 to last 95.6, last 94.9, weighted sum of the last four 95.9, their concatenation 96.1, weighted sum of all 12

@@ -3,19 +3,18 @@
     bert-jax sweep --experiment=hour --workdir=runs/hour --input='wiki/*' --input_format=wikiextractor \
         --data=glue=glue --data=conll=conll2003
 
-The first arms lead from BERT's pre-training to pretrain/hour, and each of the others changes one setting of
-pretrain/hour. The controls are models with random weights, and with trained embeddings below random layers.
+The first variants lead from BERT's pre-training to pretrain/hour, and each of the others changes one setting
+of pretrain/hour. The control has random weights.
 """
 
 from bert_jax.runs.sweep import (
     SST_2,
-    Arm,
-    ArmConfig,
     Budget,
     Experiment,
     HeldOut,
     MinimalPairs,
-    Pretraining,
+    Variant,
+    VariantConfig,
     finetuning_small,
 )
 from bert_jax.settings import config_files
@@ -28,15 +27,14 @@ SHARED = (  # the same in all models: sizes and initialization
     "initializer_range",
 )
 TASKS = ("STS-B", SST_2, "CoNLL-2003")
-SCRATCH = {"from_scratch": True}
 
 
-hour = ArmConfig("pretrain/hour")
+hour = VariantConfig("pretrain/hour")
 
 
 def changed(fields):
-    """Returns the config of an arm with other values of some fields of pretrain/hour."""
-    return ArmConfig("pretrain/hour", fields)
+    """Returns the config of a variant with other values of some fields of pretrain/hour."""
+    return VariantConfig("pretrain/hour", fields)
 
 
 def bert(run):
@@ -73,7 +71,7 @@ def left_to_right_first(run):
 
 
 def replaced_tokens(run):
-    """Returns ELECTRA with the size, batches and optimizer of the BERT arm."""
+    """Returns ELECTRA with the size, batches and optimizer of the BERT variant."""
     c, like = config_files.load("pretrain/electra_tiny"), bert(run)
     for name in SHARED:
         c.model[name] = like.model[name]
@@ -92,24 +90,18 @@ def get_experiment():
     )
     return Experiment(
         "Pre-training in a small budget",
-        arms=[
-            Arm("next sentence", Pretraining(bert, "pairs")),
-            Arm("masked LM", Pretraining(bert, "rows")),
-            Arm("pre-normalization", Pretraining(norms_first, "rows")),
-            Arm("rotary positions", Pretraining(rotary, "rows")),
-            Arm("hour", Pretraining(hour, "rows")),
-            Arm("15% masked", Pretraining(changed({"masking.prob": 0.15}), "rows")),
-            Arm("initialized at 0.02", Pretraining(changed({"model.initializer_range": 0.02}), "rows")),
-            Arm("Muon", Pretraining(muon, "rows")),
-            Arm("left-to-right first", Pretraining(left_to_right_first, "rows")),
-            Arm("replaced tokens", Pretraining(replaced_tokens, "rows")),
-            Arm("random weights", start="hour", tune={"*": SCRATCH}, measures=TASKS),
-            Arm(
-                "embeddings alone",
-                start="hour",
-                tune={"*": SCRATCH | {"init_keep": "encoder/embeddings/.*"}},
-                measures=TASKS,
-            ),
+        variants=[
+            Variant("next sentence", bert, "pairs"),
+            Variant("masked LM", bert, "rows"),
+            Variant("pre-normalization", norms_first, "rows"),
+            Variant("rotary positions", rotary, "rows"),
+            Variant("hour", hour, "rows"),
+            Variant("15% masked", changed({"masking.prob": 0.15}), "rows"),
+            Variant("initialized at 0.02", changed({"model.initializer_range": 0.02}), "rows"),
+            Variant("Muon", muon, "rows"),
+            Variant("left-to-right first", left_to_right_first, "rows"),
+            Variant("replaced tokens", replaced_tokens, "rows"),
+            Variant("random weights", start="hour", tune={"*": {"from_scratch": True}}, measures=TASKS),
         ],
         measures=[
             HeldOut("held out", "rows"),

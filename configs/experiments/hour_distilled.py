@@ -11,7 +11,7 @@ distillation.
 import math
 
 from bert_jax import convert
-from bert_jax.runs.sweep import Arm, ArmConfig, Budget, Experiment, Pretraining, finetuning_small
+from bert_jax.runs.sweep import Budget, Experiment, Variant, VariantConfig, finetuning_small
 from bert_jax.settings import config_files
 
 
@@ -29,10 +29,10 @@ def distilled(run):
 def get_experiment():
     return Experiment(
         "Distillation in a small budget",
-        arms=[
-            Arm("distilled", Pretraining(distilled, "rows")),
-            Arm("masked LM", Pretraining(ArmConfig("pretrain/hour"), "rows")),
-            Arm("random weights", start="masked LM", tune={"*": {"from_scratch": True}}),
+        variants=[
+            Variant("distilled", distilled, "rows"),
+            Variant("masked LM", VariantConfig("pretrain/hour"), "rows"),
+            Variant("random weights", start="masked LM", tune={"*": {"from_scratch": True}}),
         ],
         measures=[
             *(finetuning_small(task, {"model.classifier_pooling": "mean"}) for task in ("STS-B", "SST-2")),

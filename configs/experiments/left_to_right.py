@@ -7,38 +7,32 @@ All models are pretrain/hour with two layers and with BERT's token types and hea
 """
 
 from bert_jax.runs.sweep import (
-    SST_2,
-    Arm,
-    ArmConfig,
     Budget,
-    Comparison,
     Experiment,
-    Pretraining,
+    Variant,
+    VariantConfig,
     finetuning_small,
 )
 
 LEFT_TO_RIGHT = "left-to-right"
-TABLE_5 = {  # SQuAD, MRPC, SST-2
-    "masked LM and next sentence": (88.5, 86.7, 92.7),
-    "masked LM": (87.9, 86.5, 92.6),
-    LEFT_TO_RIGHT: (77.8, 77.5, 92.1),
-    "left-to-right and BiLSTM": (84.9, 75.7, 91.6),
-}
 
 
 def get_experiment():
     return Experiment(
         "Next-sentence prediction and bidirectional attention",
-        arms=[
-            Arm(
+        variants=[
+            Variant(
                 "masked LM and next sentence",
-                Pretraining(ArmConfig("pretrain/hour:pairs,two_layers"), "pairs"),
+                VariantConfig("pretrain/hour:pairs,two_layers"),
+                "pairs",
             ),
-            Arm("masked LM", Pretraining(ArmConfig("pretrain/hour:pairs,two_layers"), "rows")),
-            Arm(
-                LEFT_TO_RIGHT, Pretraining(ArmConfig("pretrain/hour:pairs,left_to_right,two_layers"), "rows")
+            Variant("masked LM", VariantConfig("pretrain/hour:pairs,two_layers"), "rows"),
+            Variant(
+                LEFT_TO_RIGHT,
+                VariantConfig("pretrain/hour:pairs,left_to_right,two_layers"),
+                "rows",
             ),
-            Arm(
+            Variant(
                 "left-to-right and BiLSTM",
                 start=LEFT_TO_RIGHT,
                 tune={"*": {"head": "bilstm", "head_size": 128}},
@@ -55,10 +49,6 @@ def get_experiment():
         budget=Budget(tokens=12_000_000),
         vocabulary=("--size=8192",),
         records={"rows": ("--nsp=none", "--full_rows"), "pairs": ()},
-        comparisons=[
-            Comparison(measure, {arm: scores[column] for arm, scores in TABLE_5.items()}, [measure])
-            for column, measure in enumerate(("SQuAD", "MRPC", SST_2))
-        ],
         published="""
 The paper's table 5, BERT-Base, on the development sets:
 

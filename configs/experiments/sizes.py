@@ -3,14 +3,14 @@
 bert-jax sweep --experiment=sizes --workdir=runs/sizes --input='wiki/*' --input_format=wikiextractor
 """
 
-from bert_jax.runs.sweep import Arm, ArmConfig, Budget, Experiment, HeldOut, MinimalPairs, Pretraining
+from bert_jax.runs.sweep import Budget, Experiment, HeldOut, MinimalPairs, Variant, VariantConfig
 
 SIZES = ((2, 128), (4, 128), (4, 256), (6, 384))
 
 
 def pretraining(layers, hidden):
-    """Returns the config of an arm with a size."""
-    return ArmConfig(
+    """Returns the config of a variant with a size."""
+    return VariantConfig(
         "pretrain/hour",
         {
             "model.num_hidden_layers": layers,
@@ -25,9 +25,7 @@ def pretraining(layers, hidden):
 def get_experiment():
     return Experiment(
         "Models of four sizes",
-        arms=[
-            Arm(f"{n} layers of {hidden}", Pretraining(pretraining(n, hidden), "rows")) for n, hidden in SIZES
-        ],
+        variants=[Variant(f"{n} layers of {hidden}", pretraining(n, hidden), "rows") for n, hidden in SIZES],
         measures=[HeldOut("held out", "rows"), MinimalPairs()],
         budget=Budget(seconds=1800),
         vocabulary=("--size=8192",),

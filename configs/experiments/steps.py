@@ -3,17 +3,24 @@
     bert-jax sweep --experiment=steps --workdir=runs/steps --input='wiki/*' --input_format=wikiextractor \
         --data=glue=glue --data=conll=conll2003
 
-Each arm is a run of pretrain/hour with a complete learning rate schedule.
+Each variant is a run of pretrain/hour with a complete learning rate schedule.
 """
 
-from bert_jax.runs.sweep import Arm, ArmConfig, Budget, Experiment, HeldOut, Pretraining, finetuning_small
+from bert_jax.runs.sweep import (
+    Budget,
+    Experiment,
+    HeldOut,
+    Variant,
+    VariantConfig,
+    finetuning_small,
+)
 
 
 def get_experiment():
     return Experiment(
         "Number of pre-training steps",
-        arms=[
-            Arm(f"1/{n}", Pretraining(ArmConfig("pretrain/hour"), "rows", share=1 / n)) for n in (8, 4, 2, 1)
+        variants=[
+            Variant(f"1/{n}", VariantConfig("pretrain/hour"), "rows", share=1 / n) for n in (8, 4, 2, 1)
         ],
         measures=[
             HeldOut("held out", "rows"),

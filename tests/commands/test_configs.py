@@ -24,7 +24,7 @@ def test_a_copy_of_an_experiment_is_run_by_sweep(capsys, tmp_path, monkeypatch):
     assert cli.main(["configs", "experiments/masks", "--output=mine.py"]) == 0
     printed = capsys.readouterr().out
     assert "`bert-jax sweep --experiment=mine.py`" in printed and "--config" not in printed
-    assert sweep.load_experiment("mine.py").arms
+    assert sweep.load_experiment("mine.py").variants
     assert cli.main(["configs", "--fields", "mine.py"]) == 2
     assert "an experiment has no fields" in capsys.readouterr().err
 

@@ -1,6 +1,5 @@
 """`bert-jax doctor`: what it reports, and the fix that it names."""
 
-import json
 import os
 import sys
 
@@ -15,10 +14,7 @@ HEALTHY = {
     "kind": "cpu",
     "devices": 1,
     "memory_limit": None,
-    "compile_seconds": 0.3,
     "wrong_matmuls": {},
-    "x64": False,
-    "crc32c": "c",
     "kernels": [],
 }
 
@@ -31,14 +27,11 @@ def no_platform(monkeypatch):
 @pytest.mark.long
 def test_this_machine_passes(tmp_path, capsys):
     """The whole command, with the real probe: what a user gets after `make install`."""
-    code = cli.main(["doctor", f"--workdir={tmp_path}/new/run", "--json"])
-    result = json.loads(capsys.readouterr().out)
-    found = {check["name"]: check for check in result["checks"]}
-    problems = [check for check in result["checks"] if check["status"] == PROBLEM]
-    assert (code, result["ok"]) == ((1, False) if problems else (0, True))
-    assert found["devices"]["status"] == found["compilation"]["status"] == OK
-    assert found["write access"] == dict(name="write access", status=OK, detail=str(tmp_path), fix="")
-    assert os.listdir(tmp_path) == []
+    code = cli.main(["doctor", f"--workdir={tmp_path}/new/run"])
+    lines = {line[9:23].strip(): line for line in capsys.readouterr().out.splitlines()}
+    assert code == any(line.startswith(PROBLEM) for line in lines.values())
+    assert all(lines[name].startswith(OK) for name in ("devices", "compilation", "write access"))
+    assert lines["write access"].endswith(str(tmp_path)) and os.listdir(tmp_path) == []
 
 
 def test_backends(monkeypatch):
@@ -49,10 +42,8 @@ def test_backends(monkeypatch):
     unused = check(["nvidia"])["devices"]
     assert unused.status == PROBLEM and "cuda" in unused.fix
     assert check(wrong_matmuls={"bfloat16": 0.4})["compilation"].status == PROBLEM
-    assert check(x64=True)["precision"].status == WARNING
-    assert check(crc32c="python")["checksums"].status == WARNING
-    kernel = ["attention=splash", "differs by 3%", 0.03]
-    assert "differs by 3%" in check(kernels=[kernel])["kernels"].detail
+    kernel = check(kernels=[["attention=splash", "differs by 3%", 0.03]])["kernels"]
+    assert kernel.status == WARNING and "differs by 3%" in kernel.detail
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     assert check(["tpu"])["devices"].fix == "unset JAX_PLATFORMS"
     assert "unset JAX_PLATFORMS" in check(error="hangs")["devices"].fix

@@ -36,7 +36,7 @@ def test_every_command_that_computes_says_so(tmp_path, pretrained, platform):  #
     commands = [
         ["pretrain", "--config=pretrain/tiny", f"--workdir={tmp_path}/run", f"--config.data.dir={records}"],
         ["finetune", "--config=finetune/classification", f"--workdir={tmp_path}/run"],
-        ["sweep", "--experiment=steps", f"--workdir={tmp_path}/run", f"--input={text}"],
+        ["sweep", "--experiment=sizes", f"--workdir={tmp_path}/run", f"--input={text}"],
         ["evaluate", f"--workdir={pretrained}", f"--input={text}"],
         ["predict", f"--workdir={pretrained}", f"--input={text}", output],
         ["fill-mask", checkpoint, "the [MASK] cat"],
@@ -48,7 +48,7 @@ def test_every_command_that_computes_says_so(tmp_path, pretrained, platform):  #
         ["convert", f"--input={pretrained}", output, "--to=stablehlo"],
         ["inspect", str(pretrained)],
         ["plot", checkpoint, "--text=the cat", f"{output}.png"],
-        ["bench", "--size=tiny", "--steps=1"],
+        ["bench", "--config=pretrain/tiny", "--steps=1"],
     ]
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS, json.dumps(commands)],

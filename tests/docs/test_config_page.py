@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bert_jax.runs import config_reference
+from support import config_reference
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "config.md"
 

@@ -13,7 +13,6 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.io import (
     atomic,
-    caches,
     checks,
     comma_lists,
     compression,
@@ -168,7 +167,7 @@ def test_temporary_directories_are_removed(tmp_path, monkeypatch):
     assert os.path.basename(path) == "tokenizer.json" and os.path.exists(path)
     for name in ("XDG_CACHE_HOME", "HOME"):
         monkeypatch.setenv(name, str(tmp_path))
-    assert caches.directory("xla") == f"{tmp_path}/bert_jax/xla"
+    assert scratch.cache_directory("xla") == f"{tmp_path}/bert_jax/xla"
 
 
 def test_owners():
@@ -253,7 +252,7 @@ GOOD = '{"name": "n", "size": 3, "rate": 1, "on": null, "parts": [{"rows": 0}], 
         ("3", "10", "size is 10, expected a whole number from 1 to 9"),
         ('"size": 3, ', "", "there is no size, expected a whole number from 1 to 9"),
         ('"rate": 1', '"rate": "1"', 'rate is "1", expected a number'),
-        ('[{"rows": 0}]', '{"rows": 0}', "parts is an object, expected a list"),
+        ('[{"rows": 0}]', '{"rows": 0}', 'parts is {"rows": 0}, expected a list'),
         ('"size": 3', '"size": 3, "seed": 9223372036854775808', "seed is 9223372036854775808, expected"),
         ('"n"', '"n', "not JSON"),
         ('"n"', "[" * 100_000, "not JSON"),

@@ -11,7 +11,7 @@ from support import processes, remote
 
 from bert_jax import cli
 from bert_jax.io import files
-from bert_jax.runs import grid
+from bert_jax.runs import sweep
 
 pytestmark = pytest.mark.slow
 
@@ -154,7 +154,7 @@ def test_finetuning_evaluation_and_prediction(bucket, finetuned, run):
 
 def test_seeds(bucket, pretrained, run):
     run(*finetune(bucket, pretrained, "seeds", "--seeds=2", "--config.epochs=1"))
-    best = grid.read_summary(f"{bucket}/seeds")["run"]
+    best = sweep.read_summary(f"{bucket}/seeds")["run"]
     assert best.startswith(f"{bucket}/seeds/seed-") and files.exists(f"{best}/best.json")
 
 

@@ -12,10 +12,8 @@ from bert_jax.convert import HEADS, parity
 from bert_jax.runs import pretrain
 from bert_jax.settings import config_files, pretrain_config
 from bert_jax.training import flops
-from bert_jax.training.metrics import read_tables
 
 FIELDS = {"steps": 6, "checkpoint.every": 3, "optimizer.warmup_steps": 2, "eval.every": 6}
-FIELDS["eval.sentences"] = "word1 [MASK]"
 CONFIG = processes.CONFIG.with_name("electra_tiny.py")
 
 
@@ -83,9 +81,7 @@ def test_a_run_holds_two_networks(run, tmp_path, capsys):
         assert convert.load(folder).head == head
     capsys.readouterr()
     assert cli.main(["fill-mask", f"--model={run}", "word1 [MASK]", "--json"]) == 0
-    best, *_ = json.loads(capsys.readouterr().out.splitlines()[-1])["masks"][0]
-    (fills,) = read_tables(run, "eval/fills")
-    assert fills["rows"][0][:2] == ["word1 [MASK]", f"{best['token']} {best['probability']:.1%}"]
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["masks"][0]
     assert cli.main(["inspect", str(run)]) == 0
     assert "parts: discriminator, encoder, generator" in capsys.readouterr().out
 

@@ -31,7 +31,7 @@ def test_a_config_that_needs_another_model_does_not_train_a_new_one(records, tmp
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("data.dir", "/missing"), ("data.eval_split", "dev"), ("init_from", "/missing")),
+        *(("data.dir", "/missing"), ("init_from", "/missing")),
         *(("model.max_position_embeddings", 16), ("model.vocab_size", 50), ("model.num_attention_heads", 3)),
         *(("model.model_type", "elektra"), ("model.norm", "batch"), ("masking.replace", "nan, nan, nan")),
         *(("batch_size", 12), ("log_every", 0), ("mesh.fsdp", 3)),

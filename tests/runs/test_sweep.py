@@ -1,4 +1,4 @@
-"""Experiments: arms and measures, budgets, the settings of results, and the installed experiments."""
+"""Experiments: variants and measures, budgets, the settings of results, and the installed experiments."""
 
 import dataclasses
 import json
@@ -9,10 +9,9 @@ from support.pretrained import write
 from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.runs import sweep
-from bert_jax.runs.sweep import Arm, Budget, Comparison, Experiment, Finetuning, HeldOut, Inputs, Pretraining
+from bert_jax.runs.sweep import Budget, Experiment, Finetuning, HeldOut, Variant
 from bert_jax.settings import config_files, defaults, pretrain_config
 from bert_jax.tasks import fields
-from bert_jax.workdir.lock import Lock
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -34,17 +33,16 @@ def get_experiment(words="120"):
     fields |= {"max_seq_length": 16, "epochs": 1.0}
     return Experiment(
         "Small against large batches",
-        arms=[
-            Arm("small", Pretraining(config(8), "rows")),
-            Arm("large", Pretraining(config(16), "rows", share=0.5)),
-            Arm("from scratch", start="small", tune={"colors": {"from_scratch": True}}),
+        variants=[
+            Variant("small", config(8), "rows"),
+            Variant("large", config(16), "rows", share=0.5),
+            Variant("from scratch", start="small", tune={"colors": {"from_scratch": True}}),
         ],
         measures=[Finetuning("colors", "finetune/classification", "", ("accuracy",), fields)],
         budget=Budget(steps=4),
         seeds=1,
         vocabulary=(f"--size={words}",),
         records={"rows": ("--max_seq_length=32", "--nsp=none", "--eval_fraction=0.2")},
-        comparisons=[Comparison("shapes", {"large": 0.9, "small": 0.8}, ["colors"])],
         published="The paper has other figures.",
     )
 """
@@ -78,52 +76,43 @@ def run(experiment, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_every_arm_is_trained_and_judged_once_and_seeds_are_added(run, tmp_path):
+def test_every_variant_is_trained_and_evaluated_once_and_seeds_are_added(run, tmp_path):
     code, shown, error = run()
     assert code == 0, error
-    found = json.loads((tmp_path / "sweep" / "results.json").read_text())
-    assert [(row["arm"], row["measure"]) for row in found] == [
+    rows = json.loads((tmp_path / "sweep" / "results.json").read_text())["results"]
+    assert [(row["variant"], row["measure"]) for row in rows] == [
         *(("small", "pretraining"), ("small", "colors")),
         *(("large", "pretraining"), ("large", "colors")),
         ("from scratch", "colors"),
     ]
-    spent = {row["arm"]: row["scores"] for row in found if row["measure"] == "pretraining"}
+    spent = {row["variant"]: row["scores"] for row in rows if row["measure"] == "pretraining"}
     assert (spent["small"]["steps"], spent["large"]["steps"]) == (4, 2)
     assert spent["small"]["tokens"] == pytest.approx(spent["large"]["tokens"])
-    folders = [tmp_path / "sweep" / arm / "seed-0" / "colors" for arm in ("small", "from-scratch")]
+    folders = [tmp_path / "sweep" / name / "seed-0" / "colors" for name in ("small", "from-scratch")]
     assert [(path / "initialized.json").exists() for path in folders] == [True, False]
     assert not (folders[0] / "checkpoints").exists()
     table = (tmp_path / "sweep" / "README.md").read_text()
     assert table in shown and "| small | 4 | " in table and "The paper has other figures." in table
-    assert {"curves.png", "scores.png"} <= {path.name for path in (tmp_path / "sweep").iterdir()}
+    assert (tmp_path / "sweep" / "curves.png").exists()
 
-    code, shown, _ = run("--seeds=2", "--arms=small")
+    code, shown, _ = run("--seeds=2", "--variants=small")
     assert code == 0 and "seed 0" not in shown
-    rows = json.loads((tmp_path / "sweep" / "results.json").read_text())
-    assert rows[:5] == found and [(row["arm"], row["seed"]) for row in rows[5:]] == [("small", 1)] * 2
-    table = (tmp_path / "sweep" / "README.md").read_text()
-    assert "±" in table and "0 reversed, 1 not significant |" in table
-    code, shown, error = run("--seeds=2", "--table")
-    assert code == 0 and "| small | 2 | " in shown, error
-    code, _, error = run("--steps=9")
-    assert code == 2 and "holds an experiment with the budget" in error
+    more = json.loads((tmp_path / "sweep" / "results.json").read_text())["results"]
+    assert more[:5] == rows and [(row["variant"], row["seed"]) for row in more[5:]] == [("small", 1)] * 2
+    assert "±" in (tmp_path / "sweep" / "README.md").read_text()
+    code, _, error = run("--budget=steps=9")
+    assert code == 2 and "budget" in error
 
 
 @pytest.mark.slow
 def test_a_budget_of_seconds_is_timed_once_and_becomes_steps(run, tmp_path):
-    flags = ("--seconds=0.5", "--arms=small", "--train_rows=10")
-    code, _, error = run(*flags)
-    assert code == 0, error
-    times = json.loads((tmp_path / "sweep" / "step_times.json").read_text())
-    assert list(times) == ["small", "large"] and list(times["small"]) == ["8 rows"]
-    steps = json.loads((tmp_path / "sweep" / "results.json").read_text())[0]["scores"]["steps"]
-    step = times["small"]["8 rows"]
-    assert steps == 1 or steps * step <= 0.5 < (steps + 1) * step
-    config = json.loads((tmp_path / "sweep" / "small" / "seed-0" / "colors" / "config.json").read_text())
-    assert config["config"]["train_rows"] == 10
-    written = (tmp_path / "sweep" / "step_times.json").stat().st_mtime_ns
-    assert run(*flags)[0] == 0
-    assert (tmp_path / "sweep" / "step_times.json").stat().st_mtime_ns == written
+    for _ in range(2):
+        code, _, error = run("--budget=seconds=0.5", "--variants=small")
+        assert code == 0, error
+        rows = json.loads((tmp_path / "sweep" / "results.json").read_text())["results"]
+        assert [row["measure"] for row in rows] == ["timing", "pretraining", "colors"]
+    step, steps = rows[0]["scores"]["seconds_per_step"], rows[1]["scores"]["steps"]
+    assert steps == max(1, int(0.5 / step))
 
 
 @pytest.mark.parametrize("old, new", [("dev.csv", "dev2.csv"), ("accuracy", "f1")])
@@ -144,20 +133,24 @@ def config(batch_size=8, **changes):
 
 
 @pytest.fixture
-def judged(files, tmp_path, monkeypatch):
-    """Makes a sweep of two arms whose trainings give scores at once."""
+def make(files, tmp_path, monkeypatch):
+    """Makes a sweep of two variants whose trainings give scores at once."""
     monkeypatch.setattr(sweep.pretrain, "pretrain", lambda *args, **options: None)
     monkeypatch.setattr(sweep, "spent", lambda directory: (1.0, 9.0))
     monkeypatch.setattr(sweep.finetune, "finetune", lambda config, directory: {"scores": {"accuracy": 0.5}})
 
-    def make(batch_size=8, log_every=5, epochs=1.0, tune=(), train="train.csv", seeds=1, budget=None):
+    def make(
+        batch_size=8, log_every=5, epochs=1.0, tune=(), train="train.csv", seeds=1, budget=None, records="a"
+    ):
+        manifest = {"fingerprint": records, "splits": {"train": {"rows": 10, "tokens": 200}}}
+        monkeypatch.setattr(sweep.manifests, "read", lambda directory: manifest)
         fields = {"data.train": str(files / train), "data.eval": str(files / "dev.csv"), "epochs": epochs}
         fields |= {"data.text_a": "text", "data.label": "color"}
-        one = Experiment(
+        experiment = Experiment(
             "Settings",
             [
-                Arm("one", Pretraining(config(batch_size, log_every=log_every), "rows")),
-                Arm("two", start="one", tune={"colors": dict(tune)}),
+                Variant("one", config(batch_size, log_every=log_every), "rows"),
+                Variant("two", start="one", tune={"colors": dict(tune)}),
             ],
             [Finetuning("colors", "finetune/classification", "", ("accuracy",), fields)],
             budget or Budget(steps=3),
@@ -165,7 +158,7 @@ def judged(files, tmp_path, monkeypatch):
             records={"rows": ()},
             vocabulary=(),
         )
-        return sweep.Sweep(one, str(tmp_path), Inputs({"rows": str(tmp_path / "records")}))
+        return sweep.Sweep(experiment, str(tmp_path), {"rows": str(tmp_path / "records")})
 
     return make
 
@@ -173,80 +166,47 @@ def judged(files, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"batch_size": 16}, "arm 'one', pretraining, with batch_size=8, and it is 16 now"),
-        ({"epochs": 2.0}, "arm 'one', colors, with epochs=1.0, and it is 2.0 now; undo"),
-        ({"tune": {"from_scratch": True}}, "arm 'two', colors, with from_scratch=False"),
-        ({"train": "dev.csv"}, "arm 'one', colors, with data.train="),
+        ({"batch_size": 16}, "'one', pretraining"),
+        ({"epochs": 2.0}, "'one', colors"),
+        ({"tune": {"from_scratch": True}}, "'two', colors"),
+        ({"train": "dev.csv"}, "'one', colors"),
+        ({"records": "b"}, "'one', pretraining"),
     ],
 )
-def test_results_with_other_settings_are_not_mixed(judged, change, message):
-    judged().run()
-    with pytest.raises(UserError, match=message):
-        judged(**change, seeds=2).run()
-    more = judged(log_every=6, seeds=2)
-    more.run()
-    assert [(row["arm"], row["seed"]) for row in more.results[3:]] == [("one", 1), ("one", 1), ("two", 1)]
+def test_results_with_other_settings_are_not_mixed(make, change, message):
+    with make() as work:
+        work.run()
+    with make(**change, seeds=2) as work, pytest.raises(UserError, match=message):
+        work.run()
+    with make(log_every=6, seeds=2) as work:
+        work.run()
+    assert [(row["variant"], row["seed"]) for row in work.results[3:]] == [("one", 1), ("one", 1), ("two", 1)]
 
 
-def test_results_with_other_records_are_not_mixed(judged, tmp_path, monkeypatch):
-    (tmp_path / "records").mkdir()
-    (tmp_path / "records" / "manifest.json").touch()
-    digests = iter(["a", "a", "b"])
-    monkeypatch.setattr(sweep.manifests, "read", lambda directory: {"fingerprint": next(digests)})
-    judged().run()
-    judged().run()
-    with pytest.raises(UserError, match=r"arm 'one', pretraining, with files.records='a', and it is 'b' now"):
-        judged(seeds=2).run()
+def test_two_sweeps_of_one_directory_do_not_run_at_a_time_and_lose_no_result(make, tmp_path):
+    first, second = make(), make()
+    with first:
+        with pytest.raises(UserError, match="in use by another run"), second:
+            pass
+        first.run(["one"])
+    with second:
+        second.run(["two"])
+    assert [row["variant"] for row in second.results] == ["one", "one", "two"]
+    with first:
+        first.run()
+    assert first.results == second.results
 
 
-def test_two_sweeps_of_one_directory_do_not_run_at_a_time_and_lose_no_result(judged, tmp_path):
-    other = Lock(tmp_path)
-    other.acquire()
-    with pytest.raises(UserError, match="in use by another run"):
-        judged().run()
-    other.release()
-    first, second = judged(), judged()
-    first.run(["one"])
-    second.run(["two"])
-    rows = json.loads((tmp_path / "results.json").read_text())
-    assert [row["arm"] for row in rows] == ["one", "one", "two"]
-    first.run()
-    assert first.results == rows
+def test_a_budget_of_tokens(make):
+    with make(budget=Budget(tokens=1000)) as work:
+        work.run()
+    assert work.result("one", 0, "pretraining")["steps"] == 6  # of 8 rows of 20 tokens
 
 
-@pytest.mark.parametrize(
-    "a, b, expected",
-    [
-        ([1.0, 1.1, 0.9], [2.0, 2.1, 1.9], True),
-        ([1.0, 1.1, 0.9], [1.0, 1.2, 1.1], False),
-        ([1.0], [9.0], False),  # one run says nothing about others
-        ([1.0, 1.0], [1.0, 1.0], False),
-        ([1.0, 1.0], [1.1, 1.1], True),
-        ([0.0, 0.1, 0.2], [0.2, 0.3, 0.5], False),  # Student's test finds a difference
-    ],
-)
-def test_whether_two_arms_differ(a, b, expected):
-    assert sweep.differ(a, b) is sweep.differ(b, a) is expected
-
-
-def test_the_arm_with_the_smallest_loss_is_the_best_one(tmp_path):
-    """By default, the metric of held-out records is their loss."""
-    one = Experiment(
-        "Sizes",
-        [Arm(name, Pretraining(config(), "rows")) for name in ("small", "large")],
-        [HeldOut("held out", "rows")],
-        Budget(steps=3),
-        vocabulary=(),
-        records={"rows": ()},
-        comparisons=[Comparison("GLUE", {"small": 75.0, "large": 80.0}, ["held out"])],
-    )
-    work = sweep.Sweep(one, str(tmp_path), Inputs({"rows": "records"}))
-    for seed in range(3):
-        for arm, loss in (("small", 5.0), ("large", 4.0)):
-            scores = {"mlm_loss": loss + seed / 10, "mlm_accuracy": 0.5}
-            work.results.append({"arm": arm, "seed": seed, "measure": "held out", "scores": scores})
-    row = "| GLUE | large > small | large > small | 1 as published, 0 reversed, 0 not significant |"
-    assert row in sweep.write_report(work)
+def test_results_of_an_earlier_version_are_named(make, tmp_path):
+    (tmp_path / "results.json").write_text("[]")
+    with pytest.raises(UserError, match="earlier version"), make():
+        pass
 
 
 INSTALLED = {
@@ -257,18 +217,32 @@ INSTALLED = {
 PRETRAINED = [name for name, experiment in INSTALLED.items() if experiment.budget]
 
 
+def with_measures(experiment, measures):
+    """Returns the experiment with one seed and only some of its measures."""
+    names = {measure.name for measure in measures}
+    variants = [
+        dataclasses.replace(
+            each,
+            tune={name: x for name, x in each.tune.items() if name in ("*", *names)},
+            measures=None if each.measures is None else [x for x in each.measures if x in names],
+        )
+        for each in experiment.variants
+    ]
+    return dataclasses.replace(experiment, variants=variants, measures=measures, seeds=1)
+
+
 @pytest.mark.parametrize("name", INSTALLED)
-def test_every_arm_of_an_installed_experiment_has_a_valid_config(name, pretrained):
+def test_every_variant_of_an_installed_experiment_has_a_valid_config(name, pretrained):
     experiment = INSTALLED[name]
-    for arm in experiment.arms:
-        if arm.pretrain:
+    for variant in experiment.variants:
+        if variant.config:
             run = sweep.Run(1000, 0, str(pretrained), lambda name: name)
-            pretrain_config.pretraining(arm.pretrain.config(run)).model.replace(vocab_size=8192).encoder()
-        for measure in experiment.measures_of(arm):
+            pretrain_config.pretraining(variant.config(run)).model.replace(vocab_size=8192).encoder()
+        for measure in experiment.measures_of(variant):
             if isinstance(measure, Finetuning):
                 given = config_files.load(measure.config, "finetune")
                 values = (
-                    {"init_from": "model", "data_dir": "data"} | measure.fields | arm.fields(measure.name)
+                    {"init_from": "model", "data_dir": "data"} | measure.fields | variant.fields(measure.name)
                 )
                 for field, value in values.items():
                     fields.lookup(given, field)
@@ -278,7 +252,7 @@ def test_every_arm_of_an_installed_experiment_has_a_valid_config(name, pretraine
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PRETRAINED)
-def test_every_arm_of_an_installed_experiment_is_trained_for_a_few_steps(
+def test_every_variant_of_an_installed_experiment_is_trained_for_a_few_steps(
     name, pretrained, vocabulary, tmp_path
 ):
     experiment, text, records = INSTALLED[name], tmp_path / "text.txt", {}
@@ -288,21 +262,19 @@ def test_every_arm_of_an_installed_experiment_is_trained_for_a_few_steps(
         records[kind] = str(tmp_path / kind)
         command = ["data", f"--input={text}", f"--vocab={vocabulary}", f"--output={records[kind]}"]
         assert cli.main([*command, "--max_seq_length=32", *flags]) == 0
-    small = dataclasses.replace(experiment, budget=Budget(steps=8), seeds=1).with_measures(
-        [one for one in experiment.measures if isinstance(one, HeldOut)]
-    )
-    inputs = Inputs(records, checkpoint=str(pretrained) if experiment.needs_checkpoint else "")
-    work = sweep.Sweep(small, str(tmp_path / "sweep"), inputs)
-    work.run()
-    trained = [arm.name for arm in experiment.arms if arm.pretrain]
-    assert [row["arm"] for row in work.results if row["measure"] == sweep.PRETRAINING] == trained
-    table = sweep.write_report(work)
-    assert all(f"| {arm} |" in table for arm in trained)
+    small = with_measures(experiment, [x for x in experiment.measures if isinstance(x, HeldOut)])
+    small = dataclasses.replace(small, budget=Budget(steps=8))
+    checkpoint = str(pretrained) if experiment.needs_checkpoint else ""
+    with sweep.Sweep(small, str(tmp_path / "sweep"), records, checkpoint=checkpoint) as work:
+        work.run()
+    trained = [variant.name for variant in experiment.variants if variant.config]
+    assert [row["variant"] for row in work.results if row["measure"] == sweep.PRETRAINING] == trained
+    assert all(f"| {variant} |" in work.report() for variant in trained)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*INSTALLED} - {*PRETRAINED}))
-def test_every_arm_of_an_experiment_without_pretraining_is_fine_tuned(name, vocabulary, tmp_path):
+def test_every_variant_of_an_experiment_without_pretraining_is_fine_tuned(name, vocabulary, tmp_path):
     pairs = "".join(f"{i % 2}\t1\t2\tthe cat\t{('the dog', 'the cat')[i % 2]}\n" for i in range(8))
     pairs = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n" + pairs
     words = "the x O\ncat x I-MISC\nsees x O\n\n" * 8
@@ -312,14 +284,14 @@ def test_every_arm_of_an_experiment_without_pretraining_is_fine_tuned(name, voca
     checkpoint = write(tmp_path / "model", vocabulary, num_hidden_layers=6)
     (measure,) = (one for one in INSTALLED[name].measures if one.name in ("MRPC", "CoNLL-2003"))
     small = {"epochs": 1.0, "batch_size": 8, "max_seq_length": 16}
-    arms = []
-    for arm in INSTALLED[name].arms:
-        given = arm.fields(measure.name)
+    variants = []
+    for variant in INSTALLED[name].variants:
+        given = variant.fields(measure.name)
         narrow = {field: 8 for field in ("head_size", "encoder_size") if field in given}
-        arms.append(dataclasses.replace(arm, tune={"*": {**given, **narrow, **small}}))
-    experiment = dataclasses.replace(INSTALLED[name], arms=arms, seeds=1).with_measures([measure])
-    inputs = Inputs(data={measure.data: str(tmp_path)}, checkpoint=str(checkpoint))
-    work = sweep.Sweep(experiment, str(tmp_path / "sweep"), inputs)
-    work.run()
-    assert [row["arm"] for row in work.results] == [arm.name for arm in arms]
+        variants.append(dataclasses.replace(variant, tune={"*": {**given, **narrow, **small}}))
+    experiment = with_measures(dataclasses.replace(INSTALLED[name], variants=variants), [measure])
+    data = {measure.data: str(tmp_path)}
+    with sweep.Sweep(experiment, str(tmp_path / "sweep"), {}, data, str(checkpoint)) as work:
+        work.run()
+    assert [row["variant"] for row in work.results] == [variant.name for variant in variants]
     assert all(0 <= row["scores"][measure.metrics[0]] <= 1 for row in work.results)

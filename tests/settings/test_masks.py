@@ -33,13 +33,7 @@ def test_fields_of_evaluation_that_are_not_set_are_those_of_training():
 
 @pytest.mark.parametrize(
     "fields, message",
-    [
-        ({"eval_masking.replace": "1,1,1"}, "eval_masking.replace=1, 1, 1: expected the fractions"),
-        (
-            {"data.eval_split": "", "eval_masking.prob": 0.2},
-            "eval_masking.prob=0.2: data.eval_split is",
-        ),
-    ],
+    [({"eval_masking.replace": "1,1,1"}, "eval_masking.replace=1, 1, 1: expected the fractions")],
 )
 def test_mistakes(fields, message):
     with pytest.raises(UserError) as error:

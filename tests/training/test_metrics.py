@@ -17,7 +17,6 @@ from bert_jax.training import metrics
 from bert_jax.training.metrics import (
     MetricsWriter,
     read_metrics,
-    read_tables,
 )
 
 
@@ -70,33 +69,17 @@ def test_tensorboard_events(tmp_path):
     assert tensorboard.steps(tmp_path / "tensorboard", "train/loss") == [1, 2, 3, 4]
 
 
-def write_tables(directory, steps, start=0):
-    writer = MetricsWriter(directory, terminal=False)
-    writer.rewind(start)
-    for step in steps:
-        writer.write_table(step, "eval/fills", ["text", "best"], [["a [MASK]", f"<x|{step}>"]])
-        writer.write_image(step, "eval/picture", PNG)
-    return writer
-
-
-def test_tables_and_pictures_of_a_resumed_run(tmp_path):
-    write_tables(tmp_path, [2, 4, 6]).close()
-    writer = write_tables(tmp_path, [4, 8], start=3)
-    writer.flush()  # before the end, as before a save
-    events = tensorboard.read(tmp_path / "tensorboard")
-    table = "| text | best |\n| --- | --- |\n| a \\[MASK\\] | &lt;x\\|4&gt; |"
-    assert ("eval/fills/text_summary", 4, table) in events and ("eval/picture", 8, PNG) in events
+def test_images_of_a_resumed_run(tmp_path):
+    for start, steps in ((0, [2, 4, 6]), (3, [4, 8])):
+        writer = MetricsWriter(tmp_path, terminal=False)
+        writer.rewind(start)
+        for step in steps:
+            writer.write_image(step, "eval/picture", PNG)
+        writer.flush()  # before the end, as before a save
+    assert ("eval/picture", 8, PNG) in tensorboard.read(tmp_path / "tensorboard")
     assert tensorboard.steps(tmp_path / "tensorboard", "eval/picture") == [2, 4, 8]
-    tables = read_tables(tmp_path, "eval/fills")
-    assert [table["step"] for table in tables] == [2, 4, 8]
-    assert tables[1] == {
-        "step": 4, "tag": "eval/fills", "header": ["text", "best"], "rows": [["a [MASK]", "<x|4>"]],
-    }  # fmt: skip
-    assert read_tables(tmp_path, "eval/others") == []
     writer.rewind(4)  # as a run does that goes back to an earlier checkpoint
-    writer.write_table(6, "eval/fills", ["text"], [["b"]])
     writer.close()
-    assert [table["step"] for table in read_tables(tmp_path, "eval/fills")] == [2, 4, 6]
     assert tensorboard.steps(tmp_path / "tensorboard", "eval/picture") == [2, 4]
 
 
@@ -116,7 +99,6 @@ def remote(monkeypatch):
 def write_lines(writer, steps):
     for step in steps:
         writer.write(step, {"loss": float(step)})
-        writer.write_table(step, "eval/fills", ["text"], [["a"]])
 
 
 def steps_of(url):
@@ -142,7 +124,7 @@ def test_a_run_does_not_wait_for_uploads(remote, monkeypatch):
     assert time.monotonic() - began < 1 and "MainThread" not in threads
     monkeypatch.setattr(files, "upload", upload)
     writer.close()
-    assert steps_of(url) == [row["step"] for row in read_tables(url, "eval/fills")] == list(range(1, 41))
+    assert steps_of(url) == list(range(1, 41))
     with files.local_copy(f"{url}/tensorboard") as folder:
         assert tensorboard.steps(Path(folder), "train/loss") == list(range(1, 41))
 
@@ -164,7 +146,6 @@ def test_other_processes_write_nothing(tmp_path, capsys):
     writer = MetricsWriter(tmp_path, primary=False)
     writer.rewind(0)
     writer.write(1, {"loss": 1.0})
-    writer.write_table(1, "eval/fills", ["a"], [["b"]])
     writer.write_image(1, "eval/picture", PNG)
     writer.message("x")
     writer.close()

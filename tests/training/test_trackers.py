@@ -36,14 +36,12 @@ def test_a_tracker_that_fails_is_left_out(service, tmp_path, capsys):  # noqa: F
     assert shown.count("warning: wandb fails and is left out: ConnectionError: no network\n") == 1
 
 
-def test_tables_and_pictures(service, tmp_path):  # noqa: F811
+def test_images(service, tmp_path):  # noqa: F811
     for begin in (0, 2):
         writer = MetricsWriter(tmp_path, trackers="wandb", terminal=False)
         writer.rewind(begin)
         for step in (begin + 1, begin + 2):
-            writer.write_table(step, "eval/fills", ["text", "best"], [["a cat", f"b{step}"]])
             writer.write_image(step, "eval/picture", PNG)
         writer.close()
     steps = (1, 2, 3, 4)
-    assert service.tables == [(step, "eval/fills", [["a cat", f"b{step}"]]) for step in steps]
     assert service.images == [(step, "eval/picture", (1, 1)) for step in steps]

@@ -1,6 +1,6 @@
 """Writes the tables of docs/config.md from the declarations of the fields.
 
-    python -m bert_jax.runs.config_reference docs/config.md
+    python tests/support/config_reference.py docs/config.md
 
 A table stands between a line `<!-- fields: NAME -->` and a line `<!-- end -->`. The text around the tables is
 kept.
