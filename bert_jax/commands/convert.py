@@ -2,7 +2,7 @@
 
     bert-jax convert --input=runs/mini --output=exported --to=huggingface
     bert-jax convert --input=uncased_L-12_H-768_A-12/bert_model.ckpt --output=base --to=bert_jax
-    bert-jax convert --input=runs/reviews --output=exported --to=onnx --quantize
+    bert-jax convert --input=runs/reviews --output=exported --to=onnx
 
 The input's format is detected. The output is read back and compared with what was to be written, bit for bit
 and by a forward pass on random inputs; it is deleted if the two differ. TF1 checkpoints need the extra
@@ -52,7 +52,6 @@ def define_flags(define: Define) -> None:
         "or stablehlo for other runtimes.",
         required="huggingface, tensorflow, bert_jax, peft, onnx or stablehlo",
     )
-    define.boolean("quantize", "With --to=onnx: also write onnx/model_quantized.onnx, with int8 weights.")
     define.string(
         "ignore",
         "Regular expression of tensors to skip: only tensors that are not part of a BERT model may match.",
@@ -99,7 +98,6 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     to_huggingface = flags.to == "huggingface"
     for name, valid in (
         ("push_to", to_huggingface),
-        ("quantize", flags.to == "onnx"),
         ("ignore", flags.to not in EXPORTS),
     ):
         if flags[name].present and not valid:
@@ -150,7 +148,7 @@ def _export(flags: absl_flags.FlagValues) -> int:
     command = command_line("convert", flags)
     card = model_card.make(model, flags.input, command, folder.usage(model, flags.to))
     with conversion.written(flags.output) as made:
-        folder.write(model, made, flags.to, quantize=flags.quantize, card=card, log=log)
+        folder.write(model, made, flags.to, card=card, log=log)
     print(f"wrote {flags.output}: {model.source} as {flags.to}")
     return 0
 

@@ -57,7 +57,7 @@ _USED = {
     "records": ("model", "split", "masking_prob", "rows", "seed", "dtype"),
     "minimal_pairs": ("model", "input", "output", "overwrite", "dtype"),
     "similarity": ("model", "columns", "dtype"),
-    "retrieval": ("model", "split", "rerank", "relevant", "dtype"),
+    "retrieval": ("model", "split", "rerank", "dtype"),
 }
 
 

@@ -56,13 +56,8 @@ def add_dtype(define: Define) -> None:
 
 
 def add_reranker(define: Define) -> None:
-    """Defines --rerank and --relevant, of commands that order documents."""
+    """Defines --rerank, of commands that order documents."""
     define.string("rerank", "Work directory of a fine-tuned model of pairs, which orders the results again.")
-    define.string(
-        "relevant",
-        "With --rerank, of a classification: the label of relevant documents. Default: that of the task, or "
-        "the larger one of two integers.",
-    )
 
 
 def load_reranker(flags: absl_flags.FlagValues, candidates: int = 0) -> search.Reranker | None:
@@ -73,14 +68,12 @@ def load_reranker(flags: absl_flags.FlagValues, candidates: int = 0) -> search.R
         candidates: number of documents to order for each query; 0 for the default.
 
     Raises:
-        UserError: the model does not score pairs, or --relevant does not fit.
+        UserError: the model does not score pairs.
     """
     if not flags.rerank:
-        if flags.relevant is not None:
-            raise UserError("--relevant is only used with --rerank; leave it out")
         return None
     model = predictor.Predictor(flags.rerank, log=progress.log, dtype=flags.dtype)
-    return search.Reranker(model, candidates or search.CANDIDATES, flags.relevant, progress.log)
+    return search.Reranker(model, candidates or search.CANDIDATES, progress.log)
 
 
 def add_finetuned(define: Define, workdir: str, output: str, required: str = WORKDIR) -> None:

@@ -52,18 +52,15 @@ _USAGE = {
 }
 
 
-def write(
-    model: Model, folder: str, to: str, *, quantize: bool = False, card: str = "", log: Callable[[str], None]
-) -> None:
+def write(model: Model, folder: str, to: str, *, card: str = "", log: Callable[[str], None]) -> None:
     """Writes a model into an existing directory.
 
     Args:
         model: the model.
         folder: the directory.
         to: one of `FORMATS`.
-        quantize: whether to write an ONNX graph with int8 weights, too.
         card: the text of README.md.
-        log: called with one line for each export: its size, and how far its outputs are from the model's.
+        log: called with a line: the size of the export, and how far its outputs are from the model's.
 
     Raises:
         UserError: the model has no such export, or the outputs in float32 differ from its own.
@@ -72,15 +69,22 @@ def write(
     if to == STABLEHLO:
         path = os.path.join(folder, STABLEHLO_FILE)
         write_stablehlo(model, path)
-        _check(model, path, load_stablehlo(path), TOLERANCE, log)
-        return
-    path, smaller = (os.path.join(folder, name) for name in (onnx.FILE, onnx.QUANTIZED))
-    files.make_directory(os.path.dirname(path))
-    onnx.write(model, path)
-    _check(model, path, onnx.Session(path), TOLERANCE, log)
-    if quantize:
-        onnx.quantize(path, smaller)
-        _check(model, smaller, onnx.Session(smaller), float("inf"), log)
+        run = load_stablehlo(path)
+    else:
+        path = os.path.join(folder, onnx.FILE)
+        files.make_directory(os.path.dirname(path))
+        onnx.write(model, path)
+        run = onnx.Session(path)
+    found = difference(model, run)
+    directory, name = os.path.split(path)
+    if not found <= TOLERANCE:
+        raise UserError(
+            f"{model.source}: the outputs of {name} differ by {found:.1e}, more than {TOLERANCE:g}; the "
+            "export is not to be trusted, and nothing is kept"
+        )
+    paths = [os.path.join(directory, one) for one in os.listdir(directory) if one.startswith(name)]
+    size = sum(map(os.path.getsize, paths))  # weights of more than 2 GB are beside the graph
+    log(f"{name}: {size / 1e6:,.1f} MB; its outputs for random rows differ from the model's by {found:.1e}")
 
 
 def write_stablehlo(model: Model, path: str) -> None:
@@ -128,19 +132,6 @@ def usage(model: Model, to: str) -> tuple[str, list[str]]:
             'rows = tokenizer(texts, return_tensors="np", **options)',
         ]
     return library, [*imports, "", *rows, *lines]
-
-
-def _check(model: Model, path: str, run: Callable, tolerance: float, log: Callable[[str], None]) -> None:
-    found = difference(model, run)
-    directory, name = os.path.split(path)
-    if not found <= tolerance:
-        raise UserError(
-            f"{model.source}: the outputs of {name} differ by {found:.1e}, more than {tolerance:g}; the "
-            "export is not to be trusted, and nothing is kept"
-        )
-    paths = [os.path.join(directory, one) for one in os.listdir(directory) if one.startswith(name)]
-    size = sum(map(os.path.getsize, paths))  # weights of more than 2 GB are beside the graph
-    log(f"{name}: {size / 1e6:,.1f} MB; its outputs for random rows differ from the model's by {found:.1e}")
 
 
 def function(model: Model) -> Callable[..., dict[str, jax.Array]]:

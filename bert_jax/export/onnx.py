@@ -1,4 +1,4 @@
-"""ONNX: the graph of a model in float32 or with int8 weights, and ONNX Runtime to run it.
+"""ONNX: the graph of a model in float32, and ONNX Runtime to run it.
 
 The graph has the structure of the Flax modules in `bert_jax.models`, and the names of inputs and outputs that
 transformers' exports have. Rows may be padded on the right; `attention_mask` is 0 there.
@@ -23,10 +23,9 @@ with optional_imports("onnx"):
     import onnx
     import onnxruntime
     from onnx import helper, numpy_helper
-    from onnxruntime import quantization
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-FILE, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"  # as on the Hugging Face hub
+FILE = "onnx/model.onnx"  # as on the Hugging Face hub
 OPSET = 20  # the first with Gelu
 _IR = 9  # of ONNX 1.15, which has this opset
 _MOST_BYTES = 2_000_000_000  # of weights inside the file; a protocol buffer has at most 2 GiB
@@ -41,27 +40,6 @@ Value = str  # the name of a value of the graph
 def write(model: Model, path: str) -> None:
     """Writes the graph of a model in float32."""
     ModelGraph(model).graph.save(path)
-
-
-def quantize(path: str, smaller: str) -> None:
-    """Writes a graph anew with matrices and word embeddings of int8.
-
-    Activations are quantized as they come (dynamic quantization), with one scale for each column of a matrix.
-    The weights have seven bits: on processors without VNNI, sums of two products of eight bits would overflow
-    16 bits and be cut. The tables of positions and token types are small, and stay float32.
-    """
-    nodes = onnx.load(path, load_external_data=False).graph.node
-    tables = [node.name for node in nodes if node.op_type == "Gather" and node.input[0] != WORD_EMBEDDINGS]
-    quantization.quantize_dynamic(
-        path,
-        smaller,
-        weight_type=quantization.QuantType.QInt8,
-        per_channel=True,
-        reduce_range=True,
-        op_types_to_quantize=["MatMul", "Gather"],
-        nodes_to_exclude=tables,
-        extra_options={"MatMulConstBOnly": True},
-    )
 
 
 class Session:

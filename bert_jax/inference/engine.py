@@ -29,9 +29,8 @@ _ENCODE_CHUNK = 2048  # texts that are tokenized at a time
 Text = str | tuple[str, str]
 
 
-# Tokens of the shortest rows. On CPUs, half of the tokens of a file of titles were padding with 16, as on
-# accelerators, where a program takes longer to compile and a token less to compute. Of programs that are
-# compiled in advance, in several sizes of batches, the shortest rows have twice as many.
+# Tokens of the shortest rows. On accelerators a program takes longer to compile and a token less to compute.
+# Of programs that are compiled in advance, the shortest rows have twice as many.
 _CPU_SHORTEST, _ACCELERATOR_SHORTEST = 8, 16
 
 
@@ -65,18 +64,12 @@ def padded_lengths(longest: int, shortest: int = _ACCELERATOR_SHORTEST) -> list[
 
 
 def few_lengths(longest: int, mesh: jax.sharding.Mesh) -> list[int]:
-    """Returns the padded lengths of programs that are compiled in advance: 16 or 32, doubled, ..., `longest`.
-
-    A search query of 6 tokens takes a quarter less of a CPU's time with 16 than with 32.
-    """
+    """Returns the padded lengths of programs that are compiled in advance: 16 or 32, doubled, ..., `longest`."""
     return _powers(2 * shortest_length(mesh), 2, longest)
 
 
 def few_sizes(most: int, devices: int) -> list[int]:
-    """Returns the padded sizes of batches of programs that are compiled in advance: 1, 4, 16, ... per device.
-
-    Powers of 2 would take 1.5 times as long to compile.
-    """
+    """Returns the sizes of batches of programs that are compiled in advance: 1, 4, 16, ... per device."""
     return [devices * size for size in _powers(1, 4, -(-most // devices))]
 
 
@@ -225,10 +218,8 @@ class Engine:
         self._lengths = padded_lengths(max_seq_length, shortest_length(mesh))
         self._sizes: tuple[int, ...] = ()
         self._packs, self._hidden_size = packs, config.hidden_size
-        self._mesh, self._batch_tokens = (
-            mesh,
-            mesh.size * (batch_tokens or microbatches.tokens_on_device(mesh)),
-        )
+        self._mesh = mesh
+        self._batch_tokens = mesh.size * (batch_tokens or microbatches.tokens_on_device(mesh))
         params = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
         layered = [name for name, x in assembled.parameters(model.module).items() if x.layered]
         there: Mapping[str, Any] = shared_with._params if shared_with else {}

@@ -22,7 +22,7 @@ from bert_jax.inference.embedding import Embedder, NpyWriter
 from bert_jax.inference.predictor import Predictor
 from bert_jax.inference.text_files import Document
 from bert_jax.io import atomic, files, json_files
-from bert_jax.io.wording import alternatives, counted
+from bert_jax.io.wording import counted
 from bert_jax.tasks.predictions import TablePredictions
 from bert_jax.tasks.table import Examples
 
@@ -275,11 +275,10 @@ class Reranker:
 
     Args:
         model: a run of reranking, of late interaction, of a regression on pairs, whose number is the score,
-            or of a classification with two labels, where it is the probability of one of them.
+            or of a classification with two labels, where it is the probability of the task's label of
+            relevant documents, or of the larger one of two integers.
         candidates: number of documents of each query to order, from the first on.
-        relevant: the label of a classification that a relevant document has. By default the label that the
-            task knows as such, or the larger one of two integers.
-        log: called with a line that names this label.
+        log: called with a line that names the label of relevant documents of a classification.
 
     Raises:
         UserError: the run is of another kind, or the label of relevant documents is not known.
@@ -289,7 +288,6 @@ class Reranker:
         self,
         model: Predictor,
         candidates: int = CANDIDATES,
-        relevant: str | None = None,
         log: Callable[[str], None] = print,
     ):
         self.candidates, self._model, self._output = candidates, model, 0
@@ -300,13 +298,12 @@ class Reranker:
                 "regression or classification with two labels on pairs of texts"
             )
         if task.labels:
-            if relevant is None:
-                are_integers = all(re.fullmatch(r"-?\d+", each) for each in task.labels)
-                relevant = max(task.labels, key=int) if are_integers else task.spec.relevant
+            are_integers = all(re.fullmatch(r"-?\d+", each) for each in task.labels)
+            relevant = max(task.labels, key=int) if are_integers else task.spec.relevant
             if relevant not in task.labels:
                 raise UserError(
-                    f"--rerank={model.source}: expected --relevant=LABEL, the label of relevant documents, "
-                    f"{alternatives(map(repr, task.labels))}"
+                    f"--rerank={model.source}: its labels are {' and '.join(task.labels)}; expected the "
+                    "labels 0 and 1, of which 1 is that of relevant documents"
                 )
             log(f"--rerank={model.source}: the score is the probability of {relevant!r}")
             self._output = task.labels.index(relevant)

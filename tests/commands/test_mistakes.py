@@ -53,7 +53,7 @@ MISTAKES = [
     (["serve", "--model=x", "--host=nowhere.invalid"], "cannot be listened on"),
     (["convert", "--input=model", "--output=o", "--to=word"], "--to=word"),
     (["convert", "--input=model", "--output=o", "--to=onnx", "--layers=0"], "--layers changes the model"),
-    (["convert", "--input=model", "--output=o", "--to=bert_jax", "--quantize"], "--quantize is not for"),
+    (["convert", "--input=model", "--output=o", "--to=bert_jax", "--push_to=a/b"], "--push_to is not for"),
     (["plot"], "plot needs --workdir=DIR"),
     (["plot", "--workdir=none", "--layer=1"], "--layer is not for --workdir"),
     (["plot", "--model=model", "--text=a", "--output=x.html"], "--output=x.html"),

@@ -103,10 +103,6 @@ def test_another_model_orders_the_candidates_again(search, tmp_path, vocabulary)
     np.testing.assert_allclose(
         [one["score"] for one in found[0]["results"]], np.array(scores)[order], atol=1e-5
     )
-    fields = {"text_a": "a", "text_b": "b", "label": "c"}
-    other = make_run(tmp_path / "other", vocabulary, "classification", ("match", "other"), **fields)
-    shown = search("--query=x", f"--rerank={other}", "--relevant=match", corpus="")
-    assert "the score is the probability of 'match'" in shown.err
 
 
 @pytest.mark.parametrize("unit", [True, False], ids=["pretrained", "inner product"])

@@ -138,33 +138,15 @@ def test_the_code_of_the_card_runs_the_export(export, to):
 
 @pytest.mark.long
 def test_a_folder_of_onnx(export):
-    call, model, folder = export
-    shown = call("--quantize")
-    assert "model.onnx" in shown.err and "model_quantized.onnx" in shown.err
+    call, _, folder = export
+    assert "model.onnx" in call().err
     assert {"config.json", "vocab.txt", "tokenizer.json", "README.md", "onnx"} <= {*os.listdir(folder)}
     assert not (folder / "model.safetensors").exists()
-    smaller = onnx_export.Session(str(folder / onnx_export.QUANTIZED))
-    assert 1e-5 < outputs.difference(model, smaller) < 1.0
-    sizes = [(folder / name).stat().st_size for name in (onnx_export.FILE, onnx_export.QUANTIZED)]
-    assert sizes[0] > 10_000 and json.loads((folder / "config.json").read_text())["model_type"] == "bert"
+    assert (folder / onnx_export.FILE).stat().st_size > 10_000
+    assert json.loads((folder / "config.json").read_text())["model_type"] == "bert"
     assert "exists already" in call(code=2).err
     call("--overwrite", "--to=stablehlo")
     assert not (folder / "onnx").exists()
-
-
-@pytest.mark.parametrize("name", ["learned", "rotary", "plain"])
-def test_only_matrices_and_word_embeddings_are_quantized(name, tmp_path):
-    path, smaller = str(tmp_path / "model.onnx"), str(tmp_path / "smaller.onnx")
-    onnx_export.write(build(tmp_path, **VARIANTS.get(name, {})), path)
-    onnx_export.quantize(path, smaller)
-    initializers = onnx.load(smaller).graph.initializer
-    names = [one.name for one in initializers]
-    tables = {one.removesuffix("_quantized") for one in names if one.endswith("_quantized")}
-    assert {one for one in tables if "/kernel" not in one} == {"word_embeddings"}
-    kept = ["cosines_10000", "sines_10000"] if name == "rotary" else ["position_embeddings"]
-    assert {"token_type_embeddings", *kept} <= {*names}
-    matrices = [onnx.numpy_helper.to_array(one) for one in initializers if "/kernel_quantized" in one.name]
-    assert matrices and all(np.abs(one.astype(int)).max() <= 64 for one in matrices)
 
 
 @pytest.mark.parametrize("name", VARIANTS)

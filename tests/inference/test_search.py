@@ -130,18 +130,14 @@ def make_ranker(directory, vocabulary, task, labels=None, columns=None):  # noqa
 
 
 @pytest.mark.parametrize(
-    "task, labels, columns, given, relevant",
-    [
-        ("qnli", ENTAILMENT, {}, None, "entailment"),
-        ("classification", ("9", "10"), None, None, "10"),
-        ("classification", ("irrelevant", "relevant"), None, "relevant", "relevant"),
-    ],
+    "task, labels, columns, relevant",
+    [("qnli", ENTAILMENT, {}, "entailment"), ("classification", ("9", "10"), None, "10")],
 )
 def test_the_score_is_the_probability_of_the_label_of_relevant_documents(
-    tmp_path, vocabulary, task, labels, columns, given, relevant  # noqa: F811
+    tmp_path, vocabulary, task, labels, columns, relevant  # noqa: F811
 ):  # fmt: skip
     ranker = make_ranker(tmp_path / "run", vocabulary, task, labels, columns)
-    reranker = Reranker(ranker, relevant=given, log=lambda line: None)
+    reranker = Reranker(ranker, log=lambda line: None)
     (score,) = reranker.scores([("the cat", "a big dog")])
     (record,) = ranker.predict_rows(["the cat\ta big dog"])
     assert score == pytest.approx(record["probabilities"][relevant], abs=1e-5)
@@ -154,17 +150,16 @@ def test_the_score_is_the_probability_of_the_label_of_relevant_documents(
 
 
 @pytest.mark.parametrize(
-    "task, labels, given, message",
+    "task, labels, message",
     [
-        ("classification", ("match", "mismatch"), None, "expected --relevant=LABEL"),
-        ("classification", ("0", "1"), "yes", "expected --relevant=LABEL"),
-        ("multilabel", ("x", "y"), None, "a run of multilabel; expected reranking, late"),
+        ("classification", ("match", "mismatch"), "labels 0 and 1"),
+        ("multilabel", ("x", "y"), "a run of multilabel; expected reranking, late"),
     ],
 )
-def test_runs_whose_score_is_not_known(tmp_path, vocabulary, task, labels, given, message):  # noqa: F811
+def test_runs_whose_score_is_not_known(tmp_path, vocabulary, task, labels, message):  # noqa: F811
     ranker = make_ranker(tmp_path / "run", vocabulary, task, labels)
     with pytest.raises(UserError, match=message):
-        Reranker(ranker, relevant=given, log=lambda line: None)
+        Reranker(ranker, log=lambda line: None)
 
 
 def negatives_by_hand(anchors, positives, candidates, vectors, count, depth, share, margin, scorer):
