@@ -35,6 +35,7 @@ with epy.lazy_imports():
     from bert_jax import convert, tokenization
     from bert_jax.convert import conversion, families, formats, model_card, surgery, vocabulary
     from bert_jax.export import folder
+    from bert_jax.inference import text_files
 
 EXPORTS = ("onnx", "stablehlo")
 # Flags that change the model on its way.
@@ -226,7 +227,8 @@ def _add_tokens(
     old = model.tokenizer
     if old is None:
         raise UserError(f"--add_tokens={path}: {model.source or 'the model'} has no vocabulary to add to")
-    tokens = vocabulary.add_tokens(old, vocabulary.read_tokens(path))
+    listed = [line for _, line in text_files.read_lines_of(path) if line.strip()]
+    tokens = vocabulary.add_tokens(old, listed)
     atomic.write_file(vocab_path, "".join(f"{token}\n" for token in tokens).encode())
     # These options are those of the old tokenizer: added words must not change what is detected.
     tokenizer = tokenization.restore(vocab_path, old.settings() | {"digest": ""})

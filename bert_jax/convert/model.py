@@ -218,9 +218,8 @@ def params_of_head(
 ) -> dict[str, Any]:
     """Returns the parameters without the groups that only other heads of the family have.
 
-    Files may hold such groups next to a head that does not use them, for example the pooler of XLM-R's
-    pre-training, or the masked LM head of a model that was fine-tuned. `log` is called with a line that
-    names them. If the family does not have the head, nothing is dropped.
+    Files may hold such groups, for example the pooler of XLM-R's pre-training, or the masked LM head of a
+    model that was fine-tuned. `log` is called with a line that names them.
     """
     if head not in family.heads:
         return dict(params)

@@ -41,10 +41,6 @@ def pad_vocabulary(model: Model, multiple: int) -> Model:
     softmax assigns exactly 0 to an added id, so the loss and all gradients are unchanged, and those of the
     added rows and biases are 0. Adam does not change them; LAMB sees the larger norm of the biases.
 
-    Args:
-        model: the model. It is returned unchanged if its number of rows already is a multiple.
-        multiple: the divisor of the new number of rows; at least 1.
-
     Raises:
         UserError: `multiple` is less than 1, or the masked LM head has no bias.
     """
@@ -68,14 +64,10 @@ def pad_vocabulary(model: Model, multiple: int) -> Model:
 
 
 def change_rows(model: Model, size: int, change: Callable[[np.ndarray], np.ndarray], **others: Any) -> Model:
-    """Returns the model with another number of rows of the vocabulary.
+    """Returns the model with `size` rows of the vocabulary, and with other fields replaced.
 
-    Args:
-        model: the model.
-        size: the number of rows.
-        change: function that returns the new rows of the word embeddings, of the masked LM biases, or of the
-            masked LM head's own matrix [vocabulary, H].
-        others: further fields of the model to replace.
+    `change` returns the new rows of the word embeddings [vocabulary, H], of the masked LM biases [vocabulary],
+    or of the masked LM head's own matrix [vocabulary, H].
     """
     params = dict(model.params)
     for name in (WORDS, *BIASES):
@@ -119,15 +111,11 @@ def resize_positions(model: Model, positions: int) -> Model:
 
 
 def select_layers(model: Model, layers: Sequence[int]) -> Model:
-    """Returns the model with only the given layers, in the given order.
+    """Returns the model with only the given layers, numbered from 0, in the given order.
 
     DistilBERT is initialized with one out of every two layers of its teacher: of 12 layers, 0, 2, 4, 7, 9 and
     11 (Sanh et al. 2019). A layer may be repeated: 0, 1, 2, 0, 1, 2 doubles the depth of a model with 3
     layers, as in progressive stacking (Gong et al. 2019).
-
-    Args:
-        model: the model.
-        layers: the numbers of the layers, from 0.
 
     Raises:
         UserError: there is no such layer, the layers share their parameters, or the first layer of a model
@@ -198,10 +186,6 @@ def change_head(model: Model, head: str) -> Model:
 
     The masked LM head of a checkpoint with two networks belongs to the generator. A pooler stays if the other
     head may have one. Nothing is initialized.
-
-    Args:
-        model: the model.
-        head: a key of `HEADS`.
 
     Raises:
         UserError: the family has no such head, or the model lacks some of its parameters.

@@ -5,7 +5,6 @@ Tokens of both vocabularies keep their embeddings; a new token gets the mean of 
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Sequence
 
@@ -14,8 +13,7 @@ from tokenizers import models, pre_tokenizers
 
 from bert_jax.convert.model import Model
 from bert_jax.convert.surgery import change_rows
-from bert_jax.errors import UserError, file_error
-from bert_jax.io import files
+from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
 from bert_jax.tokenization import SPECIAL_TOKENS, Tokenizer, normalization
 from bert_jax.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS
@@ -137,20 +135,6 @@ def _continuation_splitter(tokenizer: Tokenizer) -> Callable[[str, list[int]], l
         return [i for i in found if i != len(ids)]
 
     return after_anchor
-
-
-def read_tokens(path: str | os.PathLike) -> list[str]:
-    """Returns the tokens to add from a file with one token per line; blank lines are skipped.
-
-    Raises:
-        UserError: the file is missing, or not UTF-8.
-    """
-    try:
-        lines = files.read(path).decode("utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"can't read the tokens to add, {os.fspath(path)}: {error}; expected one token a line"
-        raise (file_error(message, error) if isinstance(error, OSError) else UserError(message)) from None
-    return [line.removesuffix("\r") for line in lines if line.strip()]
 
 
 def add_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> list[str]:

@@ -64,7 +64,7 @@ def padded_lengths(longest: int, shortest: int = _ACCELERATOR_SHORTEST) -> list[
 
 
 def few_lengths(longest: int, mesh: jax.sharding.Mesh) -> list[int]:
-    """Returns the padded lengths of programs that are compiled in advance: 16 or 32, doubled, ..., `longest`."""
+    """Returns the lengths of programs that are compiled in advance: 16 or 32, doubled, ..., `longest`."""
     return _powers(2 * shortest_length(mesh), 2, longest)
 
 

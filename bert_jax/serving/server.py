@@ -139,7 +139,15 @@ class Server:
         paths: the paths that it answers.
     """
 
-    def __init__(self, services: Sequence[Service], model: str, *, most=32, limit=1024, body_bytes=1 << 20):
+    def __init__(
+        self,
+        services: Sequence[Service],
+        model: str,
+        *,
+        most: int = 32,
+        limit: int = 1024,
+        body_bytes: int = 1 << 20,
+    ):
         self._model, self._most, self._limit, self._body_bytes = model, most, limit, body_bytes
         self._services = {service.name: service for service in services}
         self._batchers: dict[str, Batcher] = {}

@@ -201,10 +201,7 @@ class Family:
         head: str,
         kind: str = HUGGINGFACE,
     ) -> tuple[str, Any, Any] | None:
-        """Returns the first field, except those in `ignored`, that is not read back from `fields` as written.
-
-        The result is its name, its value, and the value that is read; None if there is no such field.
-        """
+        """Returns the first field that is not read back from `fields` as written: its name and both values."""
         written, read = config.spelled_out(), self.read_config(fields, kind).spelled_out()
         for name in ENCODER_FIELDS:
             ours, theirs = getattr(written, name), getattr(read, name)
@@ -245,8 +242,7 @@ class Family:
     ) -> FileParams:
         """Returns the parameters and other tensors of a file; see `param_mapping.from_files`.
 
-        Where one name stands for different parameters, the head that the file names decides; None if it names
-        no head of the family.
+        Where one name stands for different parameters, `head` decides, which the file names.
         """
         table = [one for one in self.table if kind in one.names]
         head = head or self._head_of(tensors, table)
