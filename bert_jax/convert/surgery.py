@@ -66,8 +66,8 @@ def pad_vocabulary(model: Model, multiple: int) -> Model:
 def change_rows(model: Model, size: int, change: Callable[[np.ndarray], np.ndarray], **others: Any) -> Model:
     """Returns the model with `size` rows of the vocabulary, and with other fields replaced.
 
-    `change` returns the new rows of the word embeddings [vocabulary, H], of the masked LM biases [vocabulary],
-    or of the masked LM head's own matrix [vocabulary, H].
+    `change` returns the new rows of the word embeddings [vocabulary, H], of the masked LM biases
+    [vocabulary], or of the masked LM head's own matrix [vocabulary, H].
     """
     params = dict(model.params)
     for name in (WORDS, *BIASES):

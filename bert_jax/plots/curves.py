@@ -1,8 +1,8 @@
-"""Plots the metrics of runs from their metrics.jsonl, and the scores of several runs of each variant."""
+"""Plots the metrics of runs from their metrics.jsonl."""
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -146,34 +146,3 @@ def _smooth(values: np.ndarray) -> np.ndarray:
     index = np.arange(len(values))
     low, high = np.maximum(index - half, 0), np.minimum(index + half + 1, len(values))
     return values[0] + (total[high] - total[low]) / (high - low)
-
-
-def plot_scores(panels: Mapping[str, Mapping[str, Sequence[float]]], output: str, title: str = "") -> None:
-    """Draws one panel for each score: a dot for each run of a variant, and a line at their mean.
-
-    Args:
-        panels: {score: {variant: values of its runs}}.
-        output: path of the plot; its suffix selects the format.
-        title: title of the plot.
-
-    Raises:
-        UserError: the format is not supported.
-    """
-    checks.check_output_file(output, checks.PICTURES)
-    variants = list(dict.fromkeys(variant for of_score in panels.values() for variant in of_score))
-    figure, axes = figures.grid(len(panels), min(3, len(panels)), (4.6, 1.1 + 0.3 * len(variants)))
-    for axis, (name, of_score) in zip(axes, panels.items(), strict=True):
-        for number, variant in enumerate(variants):
-            values, color = of_score.get(variant, ()), figures.COLORS[number % len(figures.COLORS)]
-            if values:
-                axis.plot(values, [number] * len(values), "o", color=color, markersize=4, alpha=0.6)
-                axis.vlines(np.mean(values), number - 0.35, number + 0.35, color=color, linewidth=2)
-        figures.describe(axis, name, "")
-        figures.number(axis.xaxis, most=4)
-        axis.set_yticks(range(len(variants)), variants, fontsize=8)
-        axis.set_ylim(len(variants) - 0.4, -0.6)
-        axis.grid(axis="x", alpha=0.25, linewidth=0.6)
-        axis.margins(x=0.08)
-    if title:
-        figure.suptitle(title, fontsize=12, x=0.01, ha="left")
-    atomic.save_figure(figure, output, dpi=DPI)

@@ -132,9 +132,3 @@ def test_refused_pictures(tmp_path):
         curves.plot_metrics({"run": [{"step": 1, "kind": "train", "loss": 1.0}]}, str(tmp_path / "x.bmp"))
     with pytest.raises(UserError, match="nothing to plot: the metrics hold only depth, kind, step"):
         curves.plot_metrics({"run": [{"step": 1, "kind": "train", "depth": 1.0}]}, str(tmp_path / "x.png"))
-
-
-def test_scores(tmp_path):
-    panels = {f"score {n}": {variant: [0.8, 0.9] for variant in "ab"} for n in range(2)}
-    curves.plot_scores(panels, str(tmp_path / "scores.svg"))
-    assert "<!-- score 1 -->" in (tmp_path / "scores.svg").read_text()
