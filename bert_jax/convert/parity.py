@@ -19,7 +19,7 @@ from bert_jax.models.heads.structures import ClassificationHead
 
 TOLERANCE = 2e-5  # relative to the largest output or to 1, whichever is larger
 _ROWS, _LENGTH = 2, 24
-_ADVICE = "the conversion is not to be trusted, and nothing is kept"
+_ADVICE = "the result is not to be trusted, and nothing is kept"
 
 
 def random_inputs(config: EncoderConfig) -> dict[str, np.ndarray]:
@@ -81,20 +81,25 @@ def check_same(what: str, one: Model, other: Model) -> float:
     return compare(what, flax_outputs(one), flax_outputs(other, one.module.classification))
 
 
-def compare(what: str, one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> float:
+def compare(
+    what: str,
+    one: Mapping[str, np.ndarray],
+    other: Mapping[str, np.ndarray],
+    tolerance: float = TOLERANCE,
+) -> float:
     """Returns the largest difference between outputs, relative to the largest output or to 1.
 
     Raises:
-        UserError: the difference exceeds `TOLERANCE`, or the names or shapes of the outputs differ.
+        UserError: the difference exceeds the tolerance, or the names or shapes of the outputs differ.
     """
     differences = dict.fromkeys([*one, *other], np.inf)
     for name, x in one.items():
         if name in other and x.shape == other[name].shape:
             differences[name] = float(np.max(np.abs(x - other[name])) / max(1.0, np.max(np.abs(x))))
     worst = max(differences, key=lambda name: np.nan_to_num(differences[name], nan=np.inf))
-    if not differences[worst] <= TOLERANCE:
+    if not differences[worst] <= tolerance:
         raise UserError(
-            f"{what}: the results differ by {differences[worst]:.1e} in {worst}, more than {TOLERANCE:g}; "
+            f"{what}: the results differ by {differences[worst]:.1e} in {worst}, more than {tolerance:g}; "
             f"{_ADVICE}"
         )
     return differences[worst]

@@ -137,20 +137,6 @@ def test_an_interrupted_index_is_made_anew(search, tmp_path, monkeypatch):
     assert len(search("--query=one", "--json")[0]["results"]) == 10
 
 
-@pytest.mark.parametrize("name", ["vectors.npy", "texts.jsonl"])
-@pytest.mark.parametrize("left", [0, 100, None], ids=["empty", "cut", "none"])
-def test_a_damaged_index_is_told_in_one_line(search, tmp_path, name, left):
-    search("--query=one")
-    path = tmp_path / "index" / name
-    content = path.read_bytes()
-    path.unlink()
-    if left is not None:
-        path.write_bytes(content[:left])
-    error = search("--query=one", corpus="", code=2).err
-    assert name in error and "make the index anew" in error and "Traceback" not in error
-    assert len(search("--query=one", "--overwrite", "--json")[0]["results"]) == 10
-
-
 def test_an_index_is_searched_only_as_it_was_made(search, tmp_path, model, checkpoint):
     """Another model, other weights, settings of vectors, prompt or corpus are errors that say what to do."""
     expected = search("--query=one", "--json")

@@ -13,7 +13,7 @@ import pytest
 from support.fine_tuned import make_run
 
 from bert_jax import cli
-from bert_jax.errors import StorageError, UserError
+from bert_jax.errors import StorageError
 from bert_jax.inference import predictor
 
 # Of each family a run, and rows as an object a line.
@@ -190,16 +190,6 @@ def test_many_short_rows_share_rows_of_one_shape(run_of):
     for one, other in zip(packed, padded, strict=True):
         assert one["prediction"] == other["prediction"]
         np.testing.assert_allclose(*(list(x["probabilities"].values()) for x in (one, other)), atol=2e-6)
-
-
-@pytest.mark.parametrize("given", [np.array, iter, tuple], ids=["array", "iterator", "tuple"])
-def test_rows_in_any_iterable(run_of, given):
-    model = predictor.Predictor(str(run_of("classification")))
-    rows = ["the cat", "a dog is big"]
-    assert model.predict_rows(given(rows)) == model.predict_rows(rows)
-    for wrong in ({"review": "the cat"}, None, 3):
-        with pytest.raises(UserError, match="expected a list"):
-            model.predict_rows(wrong)
 
 
 class _Broken(io.BytesIO):

@@ -40,18 +40,12 @@ def test_pictures(tmp_path, layer, head, least, most):
     assert all(a <= b <= c for a, b, c in zip(least, shape, most, strict=True)), shape
 
 
-@pytest.mark.parametrize(
-    "number, expected",
-    [("all", [1, 2, 3]), ("1", [1]), ("3", [3]), ("-1", [3]), ("-3", [1])],
-)
-def test_numbers_of_layers(number, expected):
-    assert attention.choose(number, 3, "layer") == expected
-
-
-@pytest.mark.parametrize("number", ["0", "4", "-4", "x", ""])
-def test_numbers_that_are_not_there(number):
-    with pytest.raises(UserError, match=f"--head={number}: expected a number from 1 to 3, or all"):
-        attention.choose(number, 3, "head")
+def test_numbers_of_layers():
+    for number, expected in (("all", [1, 2, 3]), ("1", [1]), ("-1", [3]), ("-3", [1])):
+        assert attention.choose(number, 3, "layer") == expected
+    for number in ("0", "4", "-4", "x", ""):
+        with pytest.raises(UserError, match=f"--head={number}: expected a number from 1 to 3, or all"):
+            attention.choose(number, 3, "head")
 
 
 @pytest.mark.long

@@ -6,7 +6,6 @@ import http.client
 import json
 import re
 import signal
-import socket
 import threading
 import time
 import types
@@ -35,27 +34,11 @@ TEXTS = ["the cat is big", "a dog", "one two three"]
 QUIET = {"log": lambda line: None}
 
 
-class Echo:
-    """Returns its items, each batch when `release` is set."""
-
-    def __init__(self, compute=lambda items: items):
-        self.release, self.seen = threading.Event(), []
-        self.release.set()
-        self.returned = compute
-        parse, answer = (lambda item, body: item), (lambda results, body: {"predictions": results})
-        self.service = server.Service("predict", ("rows",), parse, self.compute, answer, None)
-
-    def compute(self, items):
-        self.seen.extend(items)
-        self.release.wait(10)
-        return self.returned(items)
-
-
 @contextlib.contextmanager
-def serving(*services, grace=None, **limits):
-    """Yields the port of a server in a thread, which waits `grace` seconds for requests at its end."""
-    options = dict(port=0, log_level="critical", timeout_graceful_shutdown=grace)
-    running = server.HttpServer(server.Server(services, "model", **limits).app, **options)
+def serving(*services, **limits):
+    """Yields the port of a server in a thread."""
+    application = server.Server(services, "model", **limits).app
+    running = server.HttpServer(application, port=0, log_level="critical")
     thread = threading.Thread(target=running.run)
     thread.start()
     try:
@@ -76,41 +59,6 @@ def ask(port, path, body=None, method=None):
     text = answer.read().decode()
     connection.close()
     return answer.status, json.loads(text) if "json" in answer.headers["content-type"] else text
-
-
-def send(port, rows):
-    """Returns the connection of a request whose answer nobody has read."""
-    body = json.dumps({"rows": rows}).encode()
-    connection = socket.create_connection(("127.0.0.1", port))
-    connection.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-    return connection
-
-
-@pytest.mark.long
-def test_a_stop_answers_what_is_being_computed_until_its_time_is_over():
-    service = Echo()
-    service.release.clear()
-    with serving(service.service, grace=10) as port:
-        waiting = send(port, ["a"])
-        while not service.seen:
-            time.sleep(0.01)
-        threading.Timer(0.3, service.release.set).start()
-    assert waiting.recv(1000).startswith(b"HTTP/1.1 200 ")
-    service.release.clear()
-    with serving(service.service, grace=1) as port:
-        waiting = send(port, ["b"])
-        while "b" not in service.seen:
-            time.sleep(0.01)
-        threading.Timer(3, service.release.set).start()
-    assert waiting.recv(1000).startswith(b"HTTP/1.1 503 ")
-
-
-def test_too_few_results_fail_their_request_only():
-    few = Echo(lambda items: [item for item in items if item != "a"])
-    with serving(few.service) as port:
-        assert ask(port, "/predict", {"rows": ["a"]})[0] == 500
-        assert ask(port, "/predict", {"rows": ["b"]})[0] == 200
-        assert ask(port, "/health")[0] == 200
 
 
 @pytest.fixture(scope="module")

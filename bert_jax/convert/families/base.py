@@ -201,7 +201,7 @@ class Family:
         head: str,
         kind: str = HUGGINGFACE,
     ) -> tuple[str, Any, Any] | None:
-        """Returns the name and both values of the first field that is not read back from `fields` as written."""
+        """Returns the name and both values of the first field that is not read back as it was written."""
         written, read = config.spelled_out(), self.read_config(fields, kind).spelled_out()
         for name in ENCODER_FIELDS:
             ours, theirs = getattr(written, name), getattr(read, name)
