@@ -40,13 +40,11 @@ class LowRankAdapter:
         base: the checkpoint that the updates belong to.
         updates: {name of a kernel: its update}.
         params: the parameters that are trained as a whole, such as the head's.
-        frozen: the parameters of the base that stay whole, without the updates.
     """
 
     base: str
     updates: Mapping[str, Update]
     params: Mapping[str, np.ndarray]
-    frozen: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def from_stored(cls, base: str, trained: Mapping[str, np.ndarray], frozen: Mapping[str, np.ndarray]):
@@ -56,11 +54,8 @@ class LowRankAdapter:
             name: Update(stored[names["a"]], stored[names["b"]], float(stored[names["scale"]]))
             for name, names in low_rank_updates(stored).items()
         }
-        whole, of_base = (
-            {name: x for name, x in some.items() if not low_rank_updates([name])}
-            for some in (trained, frozen)
-        )
-        return cls(base, updates, whole, of_base) if updates else None
+        whole = {name: x for name, x in trained.items() if not low_rank_updates([name])}
+        return cls(base, updates, whole) if updates else None
 
     def merged(self, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the parameters of a base with the updates added and the others replaced."""

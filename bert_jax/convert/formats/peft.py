@@ -220,7 +220,7 @@ def _read_adapter(folder: str, fields: Mapping[str, Any], path: str, base: Model
     unknown = [*untied, *found.unknown, *found.missing, *found.misshapen]
     if unknown or not updates:
         raise UserError(f"{file}: expected updates of layers, and a head, not {', '.join(unknown[:1])}")
-    return LowRankAdapter(path, updates, found.params, base.params)
+    return LowRankAdapter(path, updates, found.params)
 
 
 def _head(base: Model, fields: Mapping[str, Any], params: Mapping[str, Any]) -> str:
