@@ -7,8 +7,8 @@
     bert-jax plot --model=runs/mini --text="The cat sat on the mat." --layer=2 --output=layer-2.png
 
 Curves are loss, scores, learning rate and throughput. A report (.html) has them in one file, which opens in
-any browser without a server or a network; of a fine-tuning it also has the evaluations, the plot of its
-scores and the rows of errors-dev.tsv. Attention is drawn as thumbnails of all heads, one row per layer; with
+any browser without a server or a network; of a fine-tuning it also has the evaluations and
+the rows of errors-dev.tsv. Attention is drawn as thumbnails of all heads, one row per layer; with
 --layer or --head the squares are larger and labeled with the tokens. A row is the token that attends, a
 column the token attended to. The text may contain [MASK].
 """

@@ -218,7 +218,7 @@ def _find_negatives(flags: absl_flags.FlagValues) -> int:
     }
     checks.check_output_file(flags.output, (".jsonl", ".tsv"), overwrite=flags.overwrite)
     columns = table.Columns(flags.text_a, flags.text_b)
-    examples = table.read_examples(flags.input, columns, parse_label=None, flags="")
+    examples = table.read_examples(flags.input, columns, parse_label=None)
     examples.warn(log)
     further = (
         [one.text for one in text_files.read_documents(flags.corpus) if one.text.strip()]

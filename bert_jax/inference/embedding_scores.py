@@ -34,7 +34,7 @@ def read_similarity(path: str, columns: str, log: Callable[[str], None]) -> Exam
         raise UserError(f"--columns={columns}: expected TEXT,TEXT,SCORE")
     first, second, score = names
     of_file = Columns(first, second, score, quotes=bool(columns))
-    examples = table.read_examples(path, of_file, parse_label=table.parse_number, flags="")
+    examples = table.read_examples(path, of_file, parse_label=table.parse_number)
     examples.warn(log)
     return examples
 

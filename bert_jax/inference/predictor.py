@@ -82,7 +82,6 @@ class Predictor:
         model = placement.config_for(model, self._mesh)
         self.config, self._log = config, log
         self.task = spec.task(fields.of_task(config), spec, run["labels"], tokenizer, model)
-        self.task.training_columns = run.get("columns", 0)
         self.unknown = assembly.UnknownTokens(tokenizer, log)
         self.prepared = prepare(self)
         kernel_check.ensure(self.task.model_config, log)
@@ -118,9 +117,7 @@ class Predictor:
         return self.task.decode(examples, rows, self(rows, on_batch))
 
     def line_reader(self, file_format: str = "auto", **columns: Any) -> LineReader:
-        """Returns the task's reader of lines, and logs what their predictions lack."""
-        if warning := self.task.stream_warning:
-            self._log(f"warning: {warning}")
+        """Returns the task's reader of lines."""
         return self.task.line_reader(file_format, **columns)
 
     @functools.cached_property

@@ -314,7 +314,7 @@ class Reranker:
             return np.zeros(0, np.float32)
         first, second = map(list, zip(*pairs, strict=True))
         ids = [str(number) for number in range(len(pairs))]
-        examples = Examples("the pairs", ids, first, second, [], list(range(1, len(pairs) + 1)))
+        examples = Examples("the pairs", ids, first, second)
         predictions = self._model.predict(examples)
         assert isinstance(predictions, TablePredictions)
         return predictions.outputs[:, self._output].astype(np.float32)

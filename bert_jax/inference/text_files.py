@@ -9,10 +9,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, reading
 from bert_jax.inference.engine import Text
 from bert_jax.io import compression, files, json_files
-from bert_jax.tasks.table import Malformed, encodable, encodable_id, open_file, parse_object, read_lines
+from bert_jax.tasks.table import Malformed, encodable, parse_object
 
 _MOST_BYTES_TO_COUNT = 2 << 30  # counting the lines of a file of this size takes a second or two
 
@@ -53,8 +53,11 @@ def read_lines_of(path: str) -> Iterator[tuple[str, str]]:
         UserError: a line is not UTF-8.
     """
     name = "standard input" if path == "-" else path
-    with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else open_file(path) as file:
-        for number, line in enumerate(read_lines(name, file), 1):
+    with (
+        reading(name),
+        contextlib.nullcontext(sys.stdin.buffer) if path == "-" else compression.opened(path) as file,
+    ):
+        for number, line in enumerate(file, 1):
             if has_objects(path) and not line.strip():
                 continue
             place = f"line {number} of {name}"
@@ -96,7 +99,7 @@ def read_documents(path: str, field: str = "text", flag: str = "--corpus") -> It
         title = encodable(title).strip() if isinstance(title, str) else ""
         ids = (row[name] for name in ("_id", "id") if isinstance(row.get(name), str | int))
         text = f"{title} {encodable(row[field])}".strip()
-        yield Document(encodable_id(str(next(ids, number))), text)
+        yield Document(encodable(str(next(ids, number))), text)
 
 
 def read_texts(path: str, pairs: bool = False, text_a: str = "text", text_b: str = "") -> Iterator[Text]:

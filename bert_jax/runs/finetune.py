@@ -339,8 +339,6 @@ def _describe_run(
         "problem_type": task.problem_type,
         "files": {split: table.digest(found.path) for split, found in examples.items()},
     }
-    if task.training_columns:
-        run["columns"] = task.training_columns
     if task.sentence:
         run["sentence"] = task.sentence.stored()
     return run | ({"command_line": command_line} if command_line else {})
@@ -385,7 +383,6 @@ def _describe(split: str, examples: Any, data: batches.EncodedRows, task: Finetu
         parts.append(described)
     cut = f"{data.truncated:,} cut at {data.max_seq_length}"
     if data.row_weights is not None:
-        what = "the shorter text" if data.rows_per_example == 1 else "a choice"
-        cut = windows.describe(data.group_examples, data.truncated, what)
+        cut = windows.describe(data.examples, data.truncated)
     parts.append(f"{np.mean(data.lengths):.0f} tokens on average, {cut}")
     return "; ".join(parts)

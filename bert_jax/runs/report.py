@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +11,7 @@ from bert_jax.errors import UserError, hide_secrets
 from bert_jax.io import files, fonts
 from bert_jax.plots import curves
 from bert_jax.settings import config_fields
-from bert_jax.tasks.predictions import ERRORS_FILE, SCORES_FILE
+from bert_jax.tasks.predictions import ERRORS_FILE
 from bert_jax.training.evaluators import read_best
 from bert_jax.training.metrics import metrics_of_run
 from bert_jax.workdir import run_directory
@@ -40,9 +39,8 @@ pre { font-size: 13px; white-space: pre-wrap; }
 def make(directory: str) -> str:
     """Returns the report of a work directory, as HTML.
 
-    It has the scores, the curves, the evaluations, the plot of
-    the scores and the worst mistakes of a fine-tuning, the command and the configuration, as far as the run
-    has them.
+    It has the scores, the curves, the evaluations, the worst mistakes of a fine-tuning, the command and the
+    configuration, as far as the run has them.
 
     Raises:
         UserError: there is no work directory, or it has no metrics.
@@ -50,7 +48,7 @@ def make(directory: str) -> str:
     run = hide_secrets(run_directory.read_run(directory))
     rows = metrics_of_run(directory)
     parts = [_summary(directory, run, rows), *_curves(directory, rows), *_evaluations(rows)]
-    parts += [*_scores(directory), *_mistakes(directory), _configuration(run)]
+    parts += [*_mistakes(directory), _configuration(run)]
     title = _text(hide_secrets(files.name(directory)))
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
@@ -94,15 +92,6 @@ def _evaluations(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     shown = [[f"{row['step']:,}", row["kind"], *(_number(row.get(name)) for name in names)] for row in found]
     table = _table(["step", "evaluation", *names], shown, numbers=True)
     return [f"<h2>Evaluations</h2><p class=note>The last {len(found):,}.</p>", table]
-
-
-def _scores(directory: str) -> list[str]:
-    path = os.path.join(directory, SCORES_FILE)
-    if not files.exists(path):
-        return []
-    picture = base64.b64encode(files.read(path)).decode()
-    image = f'<img alt="scores" src="data:image/png;base64,{picture}">'
-    return ["<h2>Predictions on the evaluation file</h2>", image]
 
 
 def _mistakes(directory: str) -> list[str]:

@@ -29,6 +29,7 @@ REMOVED: dict[str, object] = {
     "eval_masking.smoothing": None,
     "eval_masking.strategy": "",
     "init_keep": "",
+    "languages": "",
     "length_ramp": "",
     "masking.final_prob": 0.0,
     "masking.schedule": "constant",
@@ -45,4 +46,5 @@ REMOVED: dict[str, object] = {
     "spikes.factor": 0.0,
     "spikes.metric": "loss",
     "spikes.window": 128,
+    "transfer": "zero_shot",
 }

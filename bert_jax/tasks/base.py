@@ -29,7 +29,6 @@ from bert_jax.tasks import metrics, table
 from bert_jax.tasks.lines import FIELDS, LineReader, TableLines
 from bert_jax.tasks.predictions import TABLE_FORMATS, ClassPredictions, Predictions, TablePredictions
 from bert_jax.tasks.registry import TaskSpec
-from bert_jax.tasks.rows import windows
 from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tasks.table import Columns, Examples
 
@@ -56,7 +55,7 @@ class TaskConfig:
     metrics: str = option(
         "",
         "names with commas between; the first one selects the best checkpoint. Of labels `accuracy`, `f1` "
-        "(of two), `f1_macro`, `matthews`; XNLI also `average`, `accuracy_LANGUAGE`; several labels "
+        "(of two), `f1_macro`, `matthews`; of languages `average`, `accuracy_LANGUAGE`; of several labels "
         "`f1_micro`, `f1_macro`, `exact_match`; numbers `pearson`, `spearman`, `mean_squared_error`; "
         "choices `accuracy`; tags `f1`, `precision`, `recall`, `accuracy`, or `accuracy`, `f1_macro`; "
         "questions `f1`, `exact_match`, or with `v2` `exact`; pairs of texts `mrr`, `recall1`, `recall10`, "
@@ -93,8 +92,6 @@ class FinetuneTask(abc.ABC):
         Config: a frozen dataclass with exactly the configuration fields that this class uses.
         Lines: the reader of examples from a stream.
         title: the name of the class in messages.
-        file_formats: the format of each suffix of the files that the task reads; see `table.detect_format`.
-        fields_of_formats: the formats that use a field of `config.data`, where others ignore it.
         formats: the suffixes that a file of predictions may have; the first one is the default.
         export_head: the name of the head in `bert-jax convert`.
         next_command: what to do with a trained model, with {workdir} for the work directory.
@@ -103,8 +100,6 @@ class FinetuneTask(abc.ABC):
         spec: the task's entry in the registry.
         labels: the label names in the order of the logits; empty if the task has none, or if they are not
             known before `read_training`.
-        training_columns: the number of columns of the training file, if the task compares files to predict
-            with it; otherwise 0.
         tokenizer: the tokenizer of the model.
         model_config: the configuration of the encoder.
     """
@@ -112,8 +107,6 @@ class FinetuneTask(abc.ABC):
     Config: ClassVar[type[TaskConfig]] = TaskConfig
     Lines: ClassVar[type[LineReader]]
     title: ClassVar[str]
-    file_formats: ClassVar[Mapping[str, str]] = table.FORMATS
-    fields_of_formats: ClassVar[Mapping[str, Collection[str]]] = {}
     formats: ClassVar[tuple[str, ...]] = TABLE_FORMATS
     export_head: ClassVar[str] = "sequence_classification"
     next_command: ClassVar[str] = "predict --workdir={workdir} --input=FILE --output=FILE"
@@ -129,7 +122,6 @@ class FinetuneTask(abc.ABC):
     ):
         self.config, self.spec, self.tokenizer, self.model_config = config, spec, tokenizer, model_config
         self.labels = tuple(labels or ())
-        self.training_columns = 0
         self.set_up()
 
     def set_up(self) -> None:  # noqa: B027 (most tasks have nothing to do)
@@ -154,11 +146,6 @@ class FinetuneTask(abc.ABC):
             log: called with lines about what is taken from `init_from`.
         """
         return model_config
-
-    @classmethod
-    def file(cls, config: Any, spec: TaskSpec, data_dir: str, split: str) -> str:
-        """Returns the path of a split's file in `data_dir`; see `TaskSpec.file`."""
-        return spec.file(data_dir, split)
 
     @abc.abstractmethod
     def read(self, path: str) -> Any:
@@ -193,7 +180,7 @@ class FinetuneTask(abc.ABC):
 
     @abc.abstractmethod
     def decode(self, examples: Any, rows: Any, outputs: np.ndarray) -> Predictions:
-        """Returns the predictions, which scores, files, reports and streams are made from.
+        """Returns the predictions, which scores, files and streams are made from.
 
         Args:
             examples: the examples of a file or a stream.
@@ -239,11 +226,6 @@ class FinetuneTask(abc.ABC):
         """Returns a one-line summary of a file's labels, or an empty string."""
         return ""
 
-    @property
-    def stream_warning(self) -> str:
-        """Returns a message if the examples of a stream lack something that a file has, or ""."""
-        return ""
-
     def line_reader(self, file_format: str = "auto", **columns: str) -> LineReader:
         """Returns a reader for the lines of a stream.
 
@@ -267,42 +249,6 @@ class FinetuneTask(abc.ABC):
         """Yields (field, reason) for each field of this class that must keep its default in this run."""
         if config.head != BILSTM:
             yield "head_size", f"it is only used with head={BILSTM}"
-        data, found = config.data, set()
-        for path in (data.train, data.eval):
-            if path := path or (spec.file_name and config.data_dir):
-                is_folder = path == config.data_dir and not table.is_prepared(path)
-                path = spec.file_name if is_folder else path
-                # A name without a suffix stands for files of several formats.
-                known = path != spec.file_name or "." in path or "" in cls.file_formats
-                found.add(table.detect_format(cls.file_formats, path, data.format) if known else "")
-        if found and "" not in found:
-            yield from ((f"data.{name}", reason) for name, reason in cls.ignored_by(found))
-
-    @classmethod
-    def ignored_by(cls, formats: Collection[str]) -> Iterator[tuple[str, str]]:
-        """Yields (field of `config.data`, reason) for each field that files of these formats ignore."""
-        for name, users in cls.fields_of_formats.items():
-            if not {*users} & {*formats}:
-                reason = f"it is only used for {' and '.join(users)}"
-                yield name, f"{reason}, and the input is {', '.join(formats)}"
-
-    def unlabeled_format(self, path: str, format: str, given: Collection[str]) -> str:
-        """Returns the format of a file for `read_unlabeled`; see there.
-
-        Raises:
-            UserError: one of the `given` flags has no effect on files of this format.
-        """
-        given = {*given} | ({"format"} if format != "auto" else set())
-        format = self.config.data.format if format == "auto" else format
-        for name in given & {"text_b", "header"}:
-            if not hasattr(self.config.data, name):
-                raise UserError(f"--{name}: the task {self.spec.name} does not use it")
-        if given & {*self.fields_of_formats}:
-            kind = table.detect_format(self.file_formats, path, format, table.PREDICT_FLAGS)
-            for name, reason in self.ignored_by([kind]):
-                if name in given:
-                    raise UserError(f"--{name}: {reason}")
-        return format
 
     def batch_size_error(self, batch_size: int) -> str:
         """Returns an error message if global batches of this many groups of rows train nothing, or ""."""
@@ -351,7 +297,7 @@ class TableData(DataConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class TableConfig(WindowsConfig):
+class TableConfig(TaskConfig):
     """The fields of tasks whose examples are rows of a table."""
 
     data: TableData = TableData()
@@ -359,9 +305,6 @@ class TableConfig(WindowsConfig):
 
 class TableTask(FinetuneTask):
     """Base class of tasks whose examples are rows of a table or of a JSON lines file.
-
-    With `config.doc_stride`, texts longer than a row are split into windows. Each window is trained with the
-    label of the example, and the prediction of an example is the mean of the outputs of its windows.
 
     Attributes:
         Predictions: the class of the decoded predictions.
@@ -373,46 +316,28 @@ class TableTask(FinetuneTask):
     Lines = TableLines
     Predictions: ClassVar[type[TablePredictions]] = ClassPredictions
     label_may_be_empty: ClassVar[bool] = False
-    fields_of_formats: ClassVar = {
-        "format": ("tsv", "csv", "jsonl"),
-        "header": ("tsv", "csv"),
-        "quoting": ("tsv", "csv"),
-    }
-
-    def set_up(self) -> None:
-        """Checks the stride of windows."""
-        pairs = bool(self.columns.text_b or self.columns.choices)
-        room = self.tokenizer.layout.room(self.config.max_seq_length, pairs)
-        windows.check_stride(self.config.doc_stride, self.config.max_seq_length, room, pairs)
 
     @classmethod
     def columns_of(cls, config: Any, spec: TaskSpec) -> Columns:
         """Returns the columns of a run's files.
 
         A task may define its columns. If the configuration names a text or label column, it describes a
-        different table, and all columns come from the configuration. Otherwise its `id` and `choices`
-        override those of the task, and its `header` can only turn the header off.
+        different table, and all columns come from the configuration. Otherwise its other columns override
+        those of the task, and its `header` can only turn the header off.
         """
         data, columns = config.data, spec.columns
-        listed: dict[str, Any] = {name: getattr(data, name, "") for name in ("id", "choices", "negatives")}
+        further: dict[str, Any] = {
+            name: getattr(data, name, "") for name in ("id", "choices", "negatives", "language")
+        }
         if columns is not None and not (data.text_a or data.text_b or data.label):
             header = columns.header and data.header
-            return dataclasses.replace(columns, header=header, **{k: v for k, v in listed.items() if v})
-        return Columns(data.text_a, data.text_b, data.label, header=data.header, **listed)
-
-    def columns_in(self, path: str) -> Columns:
-        """Returns the columns of a file, which may differ between the files of a task."""
-        return self.columns
+            return dataclasses.replace(columns, header=header, **{k: v for k, v in further.items() if v})
+        return Columns(data.text_a, data.text_b, data.label, header=data.header, **further)
 
     @property
     def columns(self) -> Columns:
         """Returns the columns of the run's files."""
         return self.columns_of(self.config, self.spec)
-
-    @property
-    def has_windows(self) -> bool:
-        """Returns whether an example may have several rows, whose outputs are averaged."""
-        return bool(self.config.doc_stride)
 
     def parse_label(self, text: str) -> Any:
         """Parses a label of a file; as long as `labels` is empty, it may be any label.
@@ -428,7 +353,10 @@ class TableTask(FinetuneTask):
 
     def read(self, path: str) -> Examples:
         """Returns the rows of a table."""
-        columns = self.columns_in(path)
+        return self.read_labeled(path, self.columns)
+
+    def read_labeled(self, path: str, columns: Columns) -> Examples:
+        """Returns the rows of a table with these columns."""
         if not columns.label:
             raise UserError("which column holds the label? give --config.data.label=COLUMN")
         return self.read_columns(
@@ -445,22 +373,25 @@ class TableTask(FinetuneTask):
         self, path: str, *, test: bool = False, format: str = "auto", **columns: Any
     ) -> Examples:
         """Returns the rows of a table, or the lines of a .txt file, with a note if single texts are empty."""
-        known = (self.spec.test_columns if test else None) or self.columns_in(path)
-        format = self.unlabeled_format(path, format, columns)
+        known = (self.spec.test_columns if test else None) or self.unlabeled_columns
         is_single = not (known.text_b or known.choices)
+        format = self.config.data.format if format == "auto" else format
         if is_single and format == "auto" and not (columns or test):
             is_plain = compression.strip_suffix(str(path)).lower().endswith(".txt")
             format = table.LINES if is_plain else format
         quotes = known.quotes or not columns.keys().isdisjoint(("text_a", "text_b"))
-        known = dataclasses.replace(known, **columns, quotes=quotes)
-        examples = self.read_columns(path, known, file_format=format, flags=table.PREDICT_FLAGS)
-        empty = [
-            line for line, text in zip(examples.lines, examples.texts_a, strict=True) if not text.strip()
-        ]
+        known = dataclasses.replace(known, **{"language": ""} | columns, quotes=quotes)
+        examples = self.read_columns(path, known, file_format=format)
+        empty = sum(not text.strip() for text in examples.texts_a)
         if empty and not (known.text_b or known.choices):
-            texts = counted(len(empty), "empty text is", "empty texts are")
-            examples.notes.append(f"{texts} predicted all the same (first: line {empty[0]})")
+            texts = counted(empty, "empty text is", "empty texts are")
+            examples.notes.append(f"{texts} predicted all the same")
         return examples
+
+    @property
+    def unlabeled_columns(self) -> Columns:
+        """Returns the columns of files to predict, unless flags name others."""
+        return self.columns
 
     def decode(self, examples: Examples, rows: EncodedRows, outputs: np.ndarray) -> TablePredictions:
         """Returns the predictions of the examples."""
@@ -483,4 +414,4 @@ class TableTask(FinetuneTask):
 
     def line_names(self) -> dict[str, str]:
         """Returns the columns of the training file."""
-        return {field: getattr(self.columns, field) for field in FIELDS}
+        return {field: getattr(self.unlabeled_columns, field) for field in FIELDS}

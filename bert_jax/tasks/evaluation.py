@@ -18,11 +18,9 @@ from bert_jax.training.evaluators import EvaluationContext, Evaluator
 from bert_jax.training.state import TrainState
 from bert_jax.workdir.run_directory import WorkDir
 
-CONFUSIONS = "confusions"  # the name of the picture or the table, after that of the evaluator
-
 
 class TaskEvaluator(Evaluator):
-    """Predicts the whole evaluation file, decodes the outputs once, and scores and draws the predictions.
+    """Predicts the whole evaluation file, decodes the outputs once, and scores the predictions.
 
     Args:
         task: the task that is trained.
@@ -69,8 +67,6 @@ class TaskEvaluator(Evaluator):
         with context.watchdog.paused():
             self._predictions = self._task.decode(self._examples, self._rows, found)
             self._scores = self._task.score(self._predictions)
-            if self._workdir.primary and (confusions := self._predictions.confusions()):
-                context.writer.write_image(step, f"{self.name}/{CONFUSIONS}", confusions.png())
             loss = self._task.loss(self._rows, found)
             return ({} if loss is None else {"loss": loss}) | self._scores
 
@@ -79,9 +75,9 @@ class TaskEvaluator(Evaluator):
         return context.dispatch(self._predict, params, batch, *args, compiled=self._compiled)
 
     def write_results(self) -> dict[str, Any]:
-        """Writes predictions and reports of the last evaluation; returns {"degenerate": bool}."""
+        """Writes the predictions and mistakes of the last evaluation; returns {"degenerate": bool}."""
         predictions = self._predictions
         if self._workdir.primary:
             predictions.write(os.path.join(self._workdir.path, f"predictions-dev{self._task.formats[0]}"))
-            predictions.report(self._workdir.path)
+            predictions.write_mistakes(self._workdir.path)
         return {"degenerate": predictions.is_degenerate(self._scores)}

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
-from bert_jax.tasks.table import Examples, Malformed, find_key, json_text, parse_object
+from bert_jax.tasks.table import Examples, Malformed, add_row, find_key, json_text, parse_object
 
 FORMATS = ("auto", "jsonl", "tsv")
 SOURCE = "standard input"
@@ -26,6 +26,9 @@ class LineReader(abc.ABC):
             JSON.
         names: the names of `text_a`, `text_b` and `id` in the training file; empty for a field that it lacks.
 
+    Attributes:
+        columns: the names of the columns of a line of plain text.
+
     Raises:
         UserError: the format is not one of `FORMATS`.
     """
@@ -38,15 +41,16 @@ class LineReader(abc.ABC):
             raise UserError(f"--format={file_format}: expected of {SOURCE} one of {', '.join(FORMATS)}")
         self._format = file_format
         self.texts = tuple(field for field in ("text_a", "text_b") if names[field])
-        own = self.own_names
         # A number is the position of a column, which a JSON object does not have.
-        names = {field: own[field] if name.lstrip("-").isdecimal() else name for field, name in names.items()}
-        self.names = {field: tuple(filter(None, (names[field], own[field], field))) for field in FIELDS}
-
-    @property
-    def columns(self) -> list[str]:
-        """Returns the names of the columns of a line of plain text."""
-        return [self.names[field][0] for field in self.texts]
+        self._names = {
+            field: [
+                name
+                for name in (names[field], self.own_names[field], field)
+                if name and not name.lstrip("-").isdecimal()
+            ]
+            for field in FIELDS
+        }
+        self.columns = [self._names[field][0] for field in self.texts]
 
     @property
     def expected(self) -> str:
@@ -67,17 +71,11 @@ class LineReader(abc.ABC):
 
     def from_text(self, text: str) -> dict[str, Any]:
         """Returns the values of a line of plain text by field."""
-        fields = text.split("\t")
-        if len(fields) != self.width:
-            raise Malformed(
-                f"{counted(len(fields), 'column')}, expected {self.expected}, or an object of JSON"
-            )
-        return {field: self.checked(value, field) for field, value in zip(self.texts, fields, strict=False)}
-
-    @property
-    def width(self) -> int:
-        """Returns the number of columns of a line of plain text."""
-        return len(self.texts)
+        values = text.split("\t")
+        if len(values) != len(self.columns):
+            what = counted(len(values), "column")
+            raise Malformed(f"{what}, expected {self.expected}, or an object of JSON")
+        return {field: self.checked(value, field) for field, value in zip(self.texts, values, strict=False)}
 
     def checked(self, value: Any, name: str) -> Any:
         """Returns a text or a list of words, or raises Malformed if it is empty and the task needs one."""
@@ -89,9 +87,9 @@ class LineReader(abc.ABC):
         """Returns the values of a JSON object by field."""
         values = {}
         for field in self.texts:
-            key = find_key(row, self.names[field])
+            key = find_key(row, self._names[field])
             values[field] = self.checked(self.value(row, field, key), key)
-        if id_key := next((key for key in self.names["id"] if row.get(key) is not None), ""):
+        if id_key := next((key for key in self._names["id"] if row.get(key) is not None), ""):
             values["id"] = json_text(row[id_key], "id", id_key)
         return values
 
@@ -114,10 +112,45 @@ def ids_of(rows: Sequence[tuple[int, dict[str, Any]]]) -> list[str]:
 
 
 class TableLines(LineReader):
-    """Reads rows of texts, as in a table."""
+    """Reads rows of texts, as in a table.
+
+    Args:
+        file_format: as in `LineReader`.
+        names: as in `LineReader`.
+        choices: the columns of the choices, or the single column of lists of them; empty for tasks without.
+        count: the number of choices of a row.
+    """
+
+    def __init__(
+        self, file_format: str, names: Mapping[str, str], choices: Sequence[str] = (), count: int = 0
+    ):
+        super().__init__(file_format, names)
+        self._choices, self._count = choices, count
+        self.columns += [f"choice {number}" for number in range(count)]
+
+    def from_text(self, text: str) -> dict[str, Any]:
+        """Returns the values of a line of plain text by field; choices come last."""
+        values = super().from_text(text)
+        return values | ({"choices": text.split("\t")[len(self.texts) :]} if self._count else {})
+
+    def from_object(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the values of a JSON object, whose choices are in their columns or in a list `choices`."""
+        values = super().from_object(row)
+        if self._count:
+            if len(self._choices) > 1 and all(name in row for name in self._choices):
+                found = [row[name] for name in self._choices]
+            else:
+                found = row[find_key(row, [*(() if len(self._choices) > 1 else self._choices), "choices"])]
+            if not isinstance(found, list) or len(found) != self._count:
+                raise Malformed(f"expected {self._count} choices, as the model was trained with")
+            values["choices"] = json_text(found, "choices", "choices")
+        return values
 
     def examples(self, rows: Sequence[tuple[int, dict[str, Any]]]) -> Examples:
         """Returns the rows of parsed lines, without labels."""
-        first = [row["text_a"] for _, row in rows]
-        second = [row["text_b"] for _, row in rows] if "text_b" in self.texts else []
-        return Examples(SOURCE, ids_of(rows), first, second, [], [line for line, _ in rows], rows=len(rows))
+        out = Examples(SOURCE)
+        for line, row in rows:
+            out.rows = line  # the number of a row without an id
+            add_row(out, row, {field: [field] for field in row})
+        out.rows = len(rows)
+        return out

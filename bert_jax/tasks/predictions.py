@@ -1,6 +1,6 @@
 """The decoded predictions of a model for the examples of a file.
 
-Outputs are decoded once; scores, files, reports, plots and streams are all made from the result.
+Outputs are decoded once; scores, files, the list of mistakes and streams are all made from the result.
 """
 
 from __future__ import annotations
@@ -10,29 +10,23 @@ import dataclasses
 import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from bert_jax.io import files
-from bert_jax.tasks import error_analysis, writers
-from bert_jax.tasks.error_analysis import Confusions
+from bert_jax.tasks import writers
 from bert_jax.tasks.table import LABEL_SEPARATOR, Examples
 
 TABLE_FORMATS = (".tsv", ".csv", ".jsonl")
-ERRORS_FILE, SCORES_FILE = "errors-dev.tsv", "scores-dev.png"
+ERRORS_FILE = "errors-dev.tsv"
+_ERROR_COLUMNS = ("id", "label", "prediction", "confidence", "text_a", "text_b")
 DIGITS = 6  # decimal places of the probabilities in files of predictions
 _SAME = 1e-3  # of the spread of the targets: predictions whose spread is at most this distinguish nothing
 
 
 class Predictions(abc.ABC):
-    """Base class of the decoded predictions for a file's examples, in the order of the file.
-
-    Attributes:
-        error_columns: the names of the columns of errors-dev.tsv.
-    """
-
-    error_columns: ClassVar[Sequence[str]]
+    """Base class of the decoded predictions for a file's examples, in the order of the file."""
 
     @abc.abstractmethod
     def records(self) -> Iterator[dict[str, Any]]:
@@ -42,33 +36,26 @@ class Predictions(abc.ABC):
     def write(self, path: str) -> None:
         """Writes the predictions to `path`, whose suffix is one of `FinetuneTask.formats`."""
 
-    def report(self, directory: str) -> None:
-        """Writes reports for error analysis on a labeled file to a directory.
+    def mistakes(self) -> Iterable[tuple[Any, ...]] | None:
+        """Returns (id, label, prediction, confidence, text, second text) of each wrong example, in order.
 
-        errors-dev.tsv lists the mistakes, the most confident first, and scores-dev.png is a plot of the
-        scores.
+        For numbers the confidence is the absolute error. None for tasks without such a list.
         """
-        writers.write_table(os.path.join(directory, ERRORS_FILE), self.error_columns, self.errors())
-        self.plot(os.path.join(directory, SCORES_FILE))
-
-    @abc.abstractmethod
-    def errors(self) -> Iterable[Sequence[Any]]:
-        """Yields the values of `error_columns` for each mistake, the most confident first."""
-
-    @abc.abstractmethod
-    def plot(self, path: str) -> None:
-        """Draws a plot of the scores."""
-
-    def confusions(self) -> Confusions | None:
-        """Returns the confusion matrix of a labeled file; None for tasks without one and for many labels."""
         return None
+
+    def write_mistakes(self, directory: str) -> None:
+        """Writes the mistakes to errors-dev.tsv in a directory, the most confident first."""
+        if (found := self.mistakes()) is not None:
+            rows = sorted(found, key=lambda row: -row[3])
+            shown = ((*row[:3], f"{row[3]:.4f}", *row[4:]) for row in rows)
+            writers.write_table(os.path.join(directory, ERRORS_FILE), _ERROR_COLUMNS, shown)
 
     @abc.abstractmethod
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
         """Returns whether the model has failed to learn: its predictions do not distinguish the examples."""
 
     def breakdown(self) -> dict[str, dict[str, float]]:
-        """Returns {class: {metric: value}}; empty for tasks without scores by class."""
+        """Returns {class or language: {metric: value}}; empty for tasks without such scores."""
         return {}
 
 
@@ -128,32 +115,30 @@ class TablePredictions(Predictions):
         )
         writers.write_table(path, header, rows, as_csv=suffix == ".csv")
 
-    def texts(self, i: int) -> list[str]:
-        """Returns both texts of example `i`; the second one is empty for single texts."""
-        return [self.examples.texts_a[i], self.examples.texts_b[i] if self.examples.texts_b else ""]
-
-
-def digits(value: float, sign: str = "-") -> str:
-    """Returns a float32 number with 7 significant digits; with sign="+", all numbers have a sign."""
-    return f"{value:{sign}.7g}"
+    def listed(
+        self, which: Iterable[int], truths: Sequence[Any], confidence: np.ndarray
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yields the rows of `mistakes` for some examples, with labels in the form of `values`."""
+        values, second = self.values(), self.examples.texts_b or [""] * len(self.examples)
+        for i in which:
+            shown = _text(truths[i]), _text(values[i]), confidence[i]
+            yield self.examples.ids[i], *shown, self.examples.texts_a[i], second[i]
 
 
 def rounded(values: np.ndarray) -> list[float]:
-    """Returns float32 numbers [N] rounded as `digits` does."""
-    return [float(digits(value)) for value in values.tolist()]
+    """Returns float32 numbers [N] with 7 significant digits."""
+    return [float(f"{value:.7g}") for value in values.tolist()]
 
 
 def _text(value: str | float | Sequence[str]) -> str:
     if isinstance(value, float):
-        return digits(value)
+        return f"{value:.7g}"
     return value if isinstance(value, str) else LABEL_SEPARATOR.join(value)
 
 
 @dataclasses.dataclass
 class ClassPredictions(TablePredictions):
     """Predictions of a classification: the label with the highest probability."""
-
-    error_columns: ClassVar[Sequence[str]] = ("line", "label", "prediction", "confidence", "text_a", "text_b")
 
     @functools.cached_property
     def predicted(self) -> np.ndarray:
@@ -177,33 +162,21 @@ class ClassPredictions(TablePredictions):
         """Returns whether every example has the same prediction."""
         return len(np.unique(self.predicted, axis=0)) == 1
 
-    def mistakes(self) -> np.ndarray:
-        """Returns the numbers of the wrongly labeled examples, the most confident predictions first."""
-        right = (self.predicted == self.targets).reshape(len(self.targets), -1).all(axis=1)
-        return error_analysis.surest_first(right, self.confidence)
-
-    def errors(self) -> Iterator[Sequence[Any]]:
+    def mistakes(self) -> Iterator[tuple[Any, ...]]:
         """Yields the wrongly labeled examples."""
-        values, truths, confidence = self.values(), self.truths(), self.confidence
-        for i in self.mistakes():
-            shown = (_text(truths[i]), _text(values[i]), f"{confidence[i]:.4f}")
-            yield self.examples.lines[i], *shown, *self.texts(i)
+        right = (self.predicted == self.targets).reshape(len(self.targets), -1).all(axis=1)
+        return self.listed(np.flatnonzero(~right), self.truths(), self.confidence)
 
-    def confusions(self) -> Confusions | None:
-        """Returns the confusion matrix of the labels; None for more than 40."""
-        return Confusions.of(self.targets, self.predicted, self.labels)
-
-    def plot(self, path: str) -> None:
-        """Plots the confusion matrix."""
-        if found := self.confusions():
-            error_analysis.plot_confusions(path, found)
+    def breakdown(self) -> dict[str, dict[str, float]]:
+        """Returns {language: {"accuracy": ..., "examples": ...}}, if the languages are known."""
+        languages, right = np.array(self.examples.languages), self.predicted == self.targets
+        chosen = {name: right[languages == name] for name in dict.fromkeys(self.examples.languages)}
+        return {name: {"accuracy": float(of.mean()), "examples": len(of)} for name, of in chosen.items()}
 
 
 @dataclasses.dataclass
 class NumberPredictions(TablePredictions):
     """Predictions of a regression: one number for each example."""
-
-    error_columns: ClassVar[Sequence[str]] = ("line", "label", "prediction", "difference", "text_a", "text_b")
 
     @property
     def predicted(self) -> np.ndarray:
@@ -218,13 +191,7 @@ class NumberPredictions(TablePredictions):
         """Returns whether all predicted numbers are the same, up to 0.001 of the range of the targets."""
         return bool(np.ptp(self.outputs) <= _SAME * np.ptp(self.targets))
 
-    def errors(self) -> Iterator[Sequence[Any]]:
-        """Yields all examples, those with the largest absolute error first."""
-        difference = self.predicted - self.targets
-        for i in np.argsort(-np.abs(difference), kind="stable"):
-            shown = (digits(self.targets[i]), digits(self.predicted[i]), digits(difference[i], "+"))
-            yield self.examples.lines[i], *shown, *self.texts(i)
-
-    def plot(self, path: str) -> None:
-        """Plots the predictions against the labels."""
-        error_analysis.plot_numbers(path, self.targets, self.predicted)
+    def mistakes(self) -> Iterator[tuple[Any, ...]] | None:
+        """Yields all examples."""
+        errors = np.abs(self.predicted - self.targets)
+        return self.listed(range(len(self.examples)), self.targets.tolist(), errors)

@@ -33,7 +33,9 @@ class TaskSpec:
         columns: the columns of the task's files; None if the configuration names them.
         test_columns: the columns of the benchmark's test file, which has no labels; None if they are the
             same.
+        train_columns: the columns of the benchmark's training file; None if they are the same.
         labels: the labels in the order of the logits; None if they are inferred from the training rows.
+        spellings: other spellings of labels in the files, each with its label.
         relevant: the one of two labels that pairs of a query and a relevant document have; empty if none is
             known as such.
         folder: a subfolder of `data_dir` in which the files may also be.
@@ -49,7 +51,9 @@ class TaskSpec:
     metrics: tuple[str, ...] = ()
     columns: Columns | None = None
     test_columns: Columns | None = None
+    train_columns: Columns | None = None
     labels: tuple[str, ...] | None = None
+    spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     relevant: str = ""
     folder: str = ""
     file_name: str = ""

@@ -79,7 +79,7 @@ def split_file(config: FinetuneConfig, spec: TaskSpec, split: str) -> str:
     """
     given = {"train": config.data.train, "dev": config.data.eval}.get(split, "")
     if not given and spec.file_name and config.data_dir:
-        return spec.task.file(fields.of_task(config), spec, config.data_dir, split)
+        return spec.file(config.data_dir, split)
     return given
 
 

@@ -7,22 +7,21 @@ is skipped and counted; more than 5% of them are an error that names the file an
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
-import functools
 import hashlib
 import itertools
 import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from bert_jax.errors import UserError, reading
 from bert_jax.io import checks, columnar, comma_lists, compression, files, tfds
 from bert_jax.io.wording import alternatives, counted
 
-TRAINING_FLAGS, PREDICT_FLAGS = "--config.data.", "--"  # the prefixes of flags that describe a file
 MAX_MALFORMED = 0.05  # fraction of malformed rows above which a file is rejected
 LABEL_SEPARATOR = ","  # separates the labels of a multi-label column
 STSB = "sentence1,sentence2,score"  # the columns of GLUE's STS-B
@@ -77,12 +76,8 @@ class FileReport:
                     raise row
                 add(row)
             except Malformed as error:
-                self.skip(f"{place}: {error}")
-
-    def skip(self, description: str) -> None:
-        """Counts one malformed row."""
-        self.malformed += 1
-        self.first_malformed = self.first_malformed or description
+                self.malformed += 1
+                self.first_malformed = self.first_malformed or f"{place}: {error}"
 
     def check(self, max_malformed: float = MAX_MALFORMED) -> None:
         """Raises UserError if there are no rows, or too many of them are malformed."""
@@ -95,40 +90,28 @@ class FileReport:
     def note_unknown(self, problems: Iterable[str]) -> None:
         """Notes the examples with a label that training lacks, which count as errors.
 
-        Each has a problem, the label with file and line; the others have "". Raises UserError if they are
-        half of the rows or more: the file is probably not one of this task.
+        Each has a problem, the label and where it is; the others have "". Raises UserError if they are half
+        of the rows or more: the file is probably not one of this task.
         """
         if problems := list(filter(None, problems)):
             what = f"{len(problems)} of {counted(self.rows, self.unit)} with a label that training lacks"
             if 2 * len(problems) >= self.rows:
-                raise UserError(
-                    f"{problems[0]} ({what}); is this a file with the labels of the training file?"
-                )
+                raise UserError(f"{self.path}: {what}, such as {problems[0]}")
             self.notes.append(f"{what}, counted as errors (first: {problems[0]})")
-
-    def where(self, chosen: Sequence[bool]) -> Self:
-        """Returns the examples that are chosen; `chosen` may be shorter than the examples."""
-        values: dict[str, Any] = {
-            name: list(itertools.compress(getattr(self, name), chosen)) for name in self.columns
-        }
-        return dataclasses.replace(self, **values)
 
     def first(self, count: int) -> Self:
         """Returns the first examples, or all if `count` is 0."""
-        return self.where([True] * count) if count else self
+        values: dict[str, Any] = {name: getattr(self, name)[: count or None] for name in self.columns}
+        return dataclasses.replace(self, **values)
 
-    def warning(self) -> str:
-        """Returns one line about the skipped rows and the notes, or ""."""
+    def warn(self, log: Callable[[str], None]) -> None:
+        """Logs a line about the skipped rows and the notes, if there are any."""
         parts = list(self.notes)
         if self.malformed:
             skipped = f"{self.malformed} of {counted(self.rows, self.unit)} skipped"
             parts.insert(0, f"{skipped} (first: {self.first_malformed})")
-        return f"{self.path}: {'; '.join(parts)}" if parts else ""
-
-    def warn(self, log: Callable[[str], None]) -> None:
-        """Logs `warning`, if there is one."""
-        if warning := self.warning():
-            log(f"warning: {warning}")
+        if parts:
+            log(f"warning: {self.path}: {'; '.join(parts)}")
 
 
 # Files
@@ -164,91 +147,54 @@ def digest(path: str) -> str:
     return result.hexdigest()
 
 
-def detect_format(
-    formats: Mapping[str, str], path: str, given: str = "auto", flags: str = TRAINING_FLAGS
-) -> str:
+def detect_format(formats: Mapping[str, str], path: str, given: str = "auto") -> str:
     """Returns the format of a file: `given`, or the one that the suffix implies if that is "auto".
-
-    A prepared data set and a directory of Parquet or Arrow files have their own format, whatever is given.
 
     Args:
         formats: the format of each suffix that the task reads; the suffix "" stands for any other.
-        path: a file, or a directory of Parquet or Arrow files. The suffix of a compression is ignored.
+        path: a file. The suffix of a compression is ignored.
         given: one of the formats, or "auto".
-        flags: the prefix of flags in messages.
 
     Raises:
         UserError: the format is unknown, or the suffix does not determine it.
     """
-    names = list(dict.fromkeys(formats.values()))
-    if is_prepared(path):
-        return PREPARED
-    in_folder = columnar.files_in(str(path)) if files.is_directory(path) else []
-    if in_folder and COLUMNAR in names:
-        return COLUMNAR
-    if given in names:
-        return given
-    if given != "auto":
-        raise UserError(f"{flags}format={given}: expected auto, {', '.join(names)}")
+    if given not in ("auto", *formats.values()):
+        raise UserError(f"format={given}: expected auto, {', '.join(dict.fromkeys(formats.values()))}")
     name = compression.strip_suffix(str(path)).lower()
-    if in_folder:
-        name = in_folder[0].lower()
     known = next((formats[suffix] for suffix in formats if name.endswith(suffix)), "")
-    if not known or (columnar.is_columnar(name) and COLUMNAR not in names):
-        raise UserError(
-            f"{path}: expected a name that ends in {alternatives(filter(None, formats))}, or {flags}format="
-        )
-    return known
-
-
-def open_file(path: str) -> BinaryIO:
-    """Opens a file for reading bytes. Raises the errors of `errors.reading` if it cannot be opened."""
-    with reading(path):
-        return files.open_read(path)
-
-
-def read_lines(path: str, file: BinaryIO) -> Iterator[bytes]:
-    """Yields the lines of an open file, decompressed, with their newlines.
-
-    Raises:
-        UserError: the file cannot be decompressed.
-        StorageError: the disk or the bucket failed.
-    """
-    with reading(path), compression.decompressed(file, path) as content:
-        yield from content
+    kind = known if given == "auto" or known == COLUMNAR else given
+    if not kind:
+        suffixes = alternatives(filter(None, formats))
+        raise UserError(f"{path}: expected a name that ends in {suffixes}, or the format")
+    return kind
 
 
 def text_lines(path: str) -> Iterator[str]:
-    """Yields the lines of a file with their newlines; bytes that are not UTF-8 become surrogates."""
-    with open_file(path) as file:
-        for number, line in enumerate(read_lines(path, file)):
-            if number == 0 and line.startswith((b"\xff\xfe", b"\xfe\xff")):
-                raise UserError(f"{path}: UTF-16, expected UTF-8; try iconv -f UTF-16 -t UTF-8")
-            yield line.decode("utf-8-sig" if number == 0 else "utf-8", "surrogateescape")
+    """Yields the lines of a file with their newlines, decompressed.
+
+    Raises:
+        UserError: the file is missing, or not UTF-8.
+        StorageError: the disk or the bucket failed.
+    """
+    with reading(path), compression.opened(path) as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise UserError(f"{path}:{number}: not UTF-8 ({error.reason})") from None
 
 
-def check_utf8(text: str) -> str:
-    """Returns a text of `text_lines`. Raises Malformed if it was not UTF-8."""
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise Malformed("not UTF-8") from None
-    return text
-
-
-# Values of JSON, in a line or in a cell of a table
+# Values of JSON
 
 
 def parse_object(line: str) -> dict[str, Any]:
     """Returns the JSON object in a line. Raises Malformed if the line holds anything else."""
     try:
-        row = json.loads(check_utf8(line))
-    except (ValueError, RecursionError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
-        raise Malformed(f"not JSON: {reason} (expected one object on each line)") from None
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        row = None
     if not isinstance(row, dict):
-        raise Malformed("a JSON value that is not an object (expected one object on each line)")
+        raise Malformed("not JSON: expected one object on each line")
     return row
 
 
@@ -262,38 +208,23 @@ def json_rows(path: str) -> Iterator[tuple[int, dict[str, Any] | Malformed]]:
                 yield number, error
 
 
+def records(path: str, kind: str) -> Iterator[tuple[int, dict[str, Any] | Malformed]]:
+    """Yields (line or row, object) of a JSON lines file, or of a Parquet or Arrow file (COLUMNAR)."""
+    return enumerate(columnar.Table(path).rows(), 1) if kind == COLUMNAR else json_rows(path)
+
+
 def find_key(row: Mapping[str, Any], names: Sequence[str]) -> str:
     """Returns the first of some names for which a JSON object has a value, or raises Malformed."""
     for name in names:
         if row.get(name) is not None:
             return name
     fields = ", ".join(map(repr, list(row)[:20])) or "no fields"
-    raise Malformed(f"{names[0]!r} is null" if names[0] in row else f"no {names[0]!r} in it; it has {fields}")
+    raise Malformed(f"no {names[0]!r} in it; it has {fields}")
 
 
-def encodable(text: str, errors: str = "replace") -> str:
-    """Returns a text of JSON, which may have lone surrogates, as it can be written in UTF-8.
-
-    Args:
-        text: the text.
-        errors: what becomes of a lone surrogate, as in `str.encode`. By default it is a question mark, which
-            keeps the positions of answers in the text.
-    """
-    return text if text.isascii() else text.encode("utf-8", errors).decode("utf-8")
-
-
-def encodable_id(text: str) -> str:
-    """Returns an id of JSON as `encodable` does, with lone surrogates escaped, so that ids stay distinct."""
-    return encodable(text, "backslashreplace")
-
-
-def list_in_cell(text: str, field: str) -> list[str] | None:
-    """Returns the list of texts, or of labels, that a cell holds as JSON; None for any other text."""
-    try:
-        values = json.loads(text) if text.lstrip().startswith("[") else None
-        return [json_text(one, field, field) for one in values] if isinstance(values, list) else None
-    except (ValueError, RecursionError, Malformed):
-        return None
+def encodable(text: str) -> str:
+    """Returns a text of JSON with a question mark for each lone surrogate, which UTF-8 does not have."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def json_text(value: Any, field: str, key: str) -> Any:
@@ -309,20 +240,20 @@ def json_text(value: Any, field: str, key: str) -> Any:
         Malformed: the value has a type that the field does not allow.
     """
     if isinstance(value, str):
-        return encodable_id(value) if field == "id" else encodable(value)
+        return encodable(value)
     if field in ("choices", "negatives") and isinstance(value, list):
         return [json_text(one, field[:-1], key) for one in value]
     if field == "label" and isinstance(value, list):
         labels = [json_text(one, field, key) for one in value]
         if several := next((label for label in labels if LABEL_SEPARATOR in label), ""):
             raise Malformed(f"{several!r} in {key!r} has a {LABEL_SEPARATOR!r}, which separates labels")
-        joined = LABEL_SEPARATOR.join(labels)
-        return json.dumps(labels) if joined.startswith("[") else joined  # a bracket would begin a JSON list
+        return LABEL_SEPARATOR.join(labels)
     # Not `math.isfinite`, which raises OverflowError for an integer of hundreds of digits.
     if field in ("label", "id") and isinstance(value, (bool, int, float)) and value - value == 0:
         return str(value).lower() if isinstance(value, bool) else str(value)
-    kind = value if isinstance(value, float) else type(value).__name__
-    raise Malformed(f"{key!r} is {kind}, expected a {'label' if field == 'label' else 'string'}")
+    raise Malformed(
+        f"{key!r} is {type(value).__name__}, expected a {field if field == 'label' else 'string'}"
+    )
 
 
 # Tables
@@ -338,9 +269,9 @@ class Columns:
         label: the column of the label.
         id: the column of the id.
         header: whether the first row names the columns.
-        choices: the columns of the choices, separated by commas, or the single column of JSON lists of them.
+        choices: the columns of the choices, separated by commas, or the single column of lists of them.
         language: the column of the language of the row.
-        negatives: the columns of the hard negatives, separated by commas, or the single column of JSON lists.
+        negatives: the columns of the hard negatives, separated by commas, or the single column of lists.
         quotes: whether quotes delimit fields of TSV files. In those of benchmarks they are text.
     """
 
@@ -371,20 +302,18 @@ class Examples(FileReport):
         texts_a: the first text of each row.
         texts_b: the second text of each row; empty for single texts.
         labels: the parsed label of each row; empty if labels were not requested.
-        lines: the line of the file in which each row begins, or the row of a Parquet or Arrow file, from 1.
         choices: the choices of each row; empty if the task has no choices.
         languages: the language of each row; empty if it is not known.
         negatives: the hard negatives of each row; empty if the task has none.
     """
 
-    columns = ("ids", "texts_a", "texts_b", "labels", "lines", "choices", "languages", "negatives")
+    columns = ("ids", "texts_a", "texts_b", "labels", "choices", "languages", "negatives")
 
     path: str
     ids: list[str] = dataclasses.field(default_factory=list)
     texts_a: list[str] = dataclasses.field(default_factory=list)
     texts_b: list[str] = dataclasses.field(default_factory=list)
     labels: list[Any] = dataclasses.field(default_factory=list)
-    lines: list[int] = dataclasses.field(default_factory=list)
     choices: list[list[str]] = dataclasses.field(default_factory=list)
     languages: list[str] = dataclasses.field(default_factory=list)
     negatives: list[list[str]] = dataclasses.field(default_factory=list)
@@ -392,13 +321,8 @@ class Examples(FileReport):
     def __len__(self) -> int:
         return len(self.ids)
 
-    def extend(self, other: Examples) -> None:
-        """Appends the examples of another file."""
-        for name in (*self.columns, "notes"):
-            getattr(self, name).extend(getattr(other, name))
-        self.rows += other.rows
-        self.malformed += other.malformed
-        self.first_malformed = self.first_malformed or other.first_malformed
+
+_LISTS = {"text_a": "texts_a", "text_b": "texts_b", "label": "labels", "id": "ids", "language": "languages"}
 
 
 def read_examples(
@@ -409,13 +333,13 @@ def read_examples(
     quoting: str = "auto",
     parse_label: Callable[[str], Any] | None = str,
     label_may_be_empty: bool = False,
-    flags: str = TRAINING_FLAGS,
 ) -> Examples:
-    """Reads a whole file of examples.
+    """Reads all rows of a file, or of several.
 
     Args:
         path: a TSV, CSV or JSON lines file in UTF-8, possibly compressed (.gz, .bz2, .xz, .zst); a Parquet or
-            Arrow file, or a directory of such files; or a prepared data set of GLUE.
+            Arrow file, or a directory of such files; several files with commas between; or a prepared data
+            set of GLUE.
         columns: the columns to read.
         file_format: "tsv", "csv", "jsonl", "auto" to use the suffix, or LINES, where every line is a text,
             including blank lines.
@@ -424,167 +348,135 @@ def read_examples(
         parse_label: converts the text of a label to a value, which for questions with choices is the number
             of the right choice. A ValueError makes the row malformed. None to read no labels.
         label_may_be_empty: whether an empty label is valid; otherwise the row is malformed.
-        flags: the prefix of flags in messages; "" for a file whose columns no such flag chooses.
 
     Raises:
         UserError: the file is missing or empty, a column is missing, or too many rows are malformed.
     """
     path = str(path)
     if not columns.text_a:
-        raise UserError(f"{path}: which column holds the text? give {flags}text_a=COLUMN")
-    if is_prepared(path):
-        return _read_prepared(path, columns, parse_label)
-    fields = ["text_a", "text_b", "id", "language", "choices", "negatives"]
-    wanted = {field: columns.names(field) for field in [*fields, *(["label"] if parse_label else [])]}
-    wanted = {field: names for field, names in wanted.items() if names}
-    parse = functools.partial(_parse_label, parse_label, label_may_be_empty)
+        raise UserError(f"{path}: which column holds the text? give text_a=COLUMN")
+    of_rows = [
+        "text_a",
+        "text_b",
+        "id",
+        "language",
+        "choices",
+        "negatives",
+        *(["label"] if parse_label else []),
+    ]
+    wanted = {field: names for field in of_rows if (names := columns.names(field))}
     out = Examples(path)
-    parts = [path]
-    if files.is_directory(path):
-        file_format = "auto"
-        if not (parts := columnar.files_in(path)):
-            raise UserError(f"{path}: a directory without Parquet or Arrow files; expected a file of rows")
-    for part in parts:
-        checks.check_input(part, "rows")
-        kind = file_format if file_format == LINES else detect_format(FORMATS, part, file_format, flags)
-        rows, before = _rows(part, kind, columns, wanted, quoting, flags), out.rows
-        out.fill(
-            (
-                (f"{part}:{line}", row if isinstance(row, Malformed) else (before + line, row))
-                for line, row in rows
-            ),
-            functools.partial(_add_row, out, wanted, parse),
-        )
+
+    def label_of(text: str) -> Any:
+        if not (text.strip() or label_may_be_empty):
+            raise Malformed("an empty label")
+        try:
+            return (parse_label or str)(text)
+        except ValueError as error:
+            raise Malformed(str(error)) from None
+
+    def add(row: Mapping[str, Any]) -> None:
+        add_row(out, row, wanted, label_of)
+
+    if is_prepared(path):
+        out.fill(_prepared_rows(path, columns, parse_label), add)
+    else:
+        for part in parts(path):
+            checks.check_input(part, "rows")
+            kind = file_format if file_format == LINES else detect_format(FORMATS, part, file_format)
+            rows = _rows(part, kind, columns, wanted, quoting)
+            out.fill(((f"{part}:{line}", row) for line, row in rows), add)
     out.check()
     return out
 
 
-_LISTS = {"text_a": "texts_a", "text_b": "texts_b", "label": "labels", "id": "ids", "language": "languages"}
-
-
-def _add_row(
-    out: Examples, wanted: Mapping[str, list[str]], parse: Callable, numbered: tuple[int, Any]
+def add_row(
+    out: Examples,
+    row: Mapping[str, Any],
+    wanted: Mapping[str, Sequence[str]],
+    label_of: Callable[[str], Any] = str,
 ) -> None:
-    line, row = numbered
+    """Appends a row, {column: value}, to the examples.
+
+    Args:
+        out: the examples; a row without an id has its number from 0 in `out.rows`, which counts it already.
+        row: the values.
+        wanted: {field: its columns}.
+        label_of: converts the text of a label.
+
+    Raises:
+        Malformed: a column is missing, or a value is not valid.
+    """
     values: dict[str, Any] = {"id": str(out.rows - 1)}
     for field, names in wanted.items():
-        texts = [json_text(row[find_key(row, [name])], field, name) for name in names]
+        found = [json_text(row[find_key(row, [name])], field, name) for name in names]
         is_list = field in ("choices", "negatives")
-        values[field] = _listed(texts, field, getattr(out, field)) if is_list else texts[0]
+        values[field] = _listed(found, field, getattr(out, field)) if is_list else found[0]
     if "label" in wanted:
-        values["label"] = parse(values["label"])
+        values["label"] = label_of(values["label"])
         if "choices" in wanted and not 0 <= values["label"] < len(values["choices"]):
             raise Malformed(
                 f"label {values['label']}: expected 0 to {len(values['choices']) - 1}, or a letter"
             )
     for field, value in values.items():
         getattr(out, _LISTS.get(field, field)).append(value)
-    out.lines.append(line)
 
 
 def _listed(texts: list[Any], field: str, before: Sequence[Sequence[str]]) -> list[str]:
-    if len(texts) == 1:
-        in_cell = list_in_cell(texts[0], field) if isinstance(texts[0], str) else texts[0]
-        texts = texts if in_cell is None else in_cell
+    texts = texts[0] if len(texts) == 1 and isinstance(texts[0], list) else texts
     expected = len(before[0]) if before else max(len(texts), 2 if field == "choices" else 1)
     if len(texts) != expected or not all(isinstance(text, str) for text in texts):
         raise Malformed(f"{counted(len(texts), field[:-1])}, expected {counted(expected, 'text')}")
     return texts
 
 
-def _parse_label(parse_label: Any, may_be_empty: bool, text: str) -> Any:
-    if not (text.strip() or may_be_empty):
-        raise Malformed("an empty label")
-    try:
-        return parse_label(text)
-    except ValueError as error:
-        raise Malformed(str(error)) from None
-
-
 def _rows(
-    path: str, kind: str, columns: Columns, wanted: Mapping[str, list[str]], quoting: str, flags: str
+    path: str, kind: str, columns: Columns, wanted: Mapping[str, list[str]], quoting: str
 ) -> Iterator[tuple[int, Mapping[str, Any] | Malformed]]:
     if kind == LINES:
-        (column,) = wanted["text_a"]
-        return (
-            (line, _utf8_row({column: text.rstrip("\r\n")})) for line, text in enumerate(text_lines(path), 1)
-        )
+        lines = (line.rstrip("\r\n") for line in text_lines(path))
+        return enumerate(({columns.text_a: line} for line in lines), 1)
     if kind == "jsonl":
         return json_rows(path)
     if kind == COLUMNAR:
         table = columnar.Table(path)
-        _places(path, wanted, table.columns, flags, numbers=False)
+        _places(path, wanted, table.columns)
         return enumerate(table.rows(list(dict.fromkeys(itertools.chain(*wanted.values())))), 1)
     quotes = quoting == "csv" or (quoting == "auto" and (kind == "csv" or columns.quotes))
-    may_be_text = quoting == "auto" and kind == "tsv"
-    rows = _split(path, "," if kind == "csv" else "\t", quotes, may_be_text)
-    return _delimited(path, rows, wanted, columns.header, flags)
+    fields = _split(path, "," if kind == "csv" else "\t", quotes, quoting == "auto" and kind == "tsv")
+    return _named(path, fields, wanted, columns.header)
 
 
-def _delimited(
-    path: str,
-    rows: Iterator[tuple[int, list[str]]],
-    wanted: Mapping[str, list[str]],
-    has_header: bool,
-    flags: str,
-) -> Iterator[tuple[int, Mapping[str, Any] | Malformed]]:
-    header = None
-    if has_header:
-        header = next((row for _, row in rows if row), None)
-        if header is None:
-            raise UserError(f"{path}: the file is empty")
-        header = [name.strip() for name in header]
-    places = _places(path, wanted, header, flags)
-    width, leading = len(header or ()), []  # the first row tells the width, and whether blank lines are rows
+def _named(
+    path: str, rows: Iterator[tuple[int, list[str]]], wanted: Mapping[str, Sequence[str]], header: bool = True
+) -> Iterator[tuple[int, Mapping[str, str] | Malformed]]:
+    """Yields the line and {column: text} of each row; blank lines are skipped."""
+    names: list[str] = []
+    places: dict[str, int] = {}
     for line, row in rows:
-        if not row:
-            leading += [line] * (not width)
-            # In a file of one column, a blank line is an empty text, and predictions have a row for each.
-            if flags == TRAINING_FLAGS or width != 1:
+        if row and not names:
+            names = [name.strip() for name in row] if header else list(map(str, range(len(row))))
+            places = _places(path, wanted, names)
+            if header:
                 continue
-            row = [""]
-        if not width:
-            width = len(row)
-            blank = leading if width == 1 and flags != TRAINING_FLAGS else []
-            yield from ((number, dict.fromkeys(places, "")) for number in blank)
-        if len(row) != width or max(places.values()) >= width:
-            expected = max(width, 1 + max(places.values()))
-            yield line, Malformed(f"{counted(len(row), 'column')}, expected {expected}")
-        else:
-            yield line, _utf8_row({column: row[place] for column, place in places.items()})
+        if row and len(row) != len(names):
+            yield line, Malformed(f"{counted(len(row), 'column')}, expected {len(names)}")
+        elif row:
+            yield line, {column: row[place] for column, place in places.items()}
 
 
-def _utf8_row(row: Mapping[str, str]) -> Mapping[str, str] | Malformed:
-    try:
-        for value in row.values():
-            check_utf8(value)
-    except Malformed as error:
-        return error
-    return row
-
-
-def _places(
-    path: str,
-    wanted: Mapping[str, list[str]],
-    header: Sequence[str] | None,
-    flags: str,
-    numbers: bool = True,
-) -> dict[str, int]:
+def _places(path: str, wanted: Mapping[str, Sequence[str]], names: Sequence[str]) -> dict[str, int]:
     places = {}
-    for field, names in wanted.items():
-        for name in names:
-            count = 0 if header is None else header.count(name)
-            if header is not None and count == 1:
-                places[name] = header.index(name)
-            elif numbers and count == 0 and name.isdecimal() and (header is None or int(name) < len(header)):
-                places[name] = int(name)
-            else:
-                known = "numbers from 0, since it has no header"
-                if header is not None:
-                    known = ", ".join(repr(each[:40]) for each in header[:20])
-                what = f"{count} columns {name!r}" if count else f"no column {name!r}"
-                setting = f" for {flags}{field}" if flags else ""
-                raise UserError(f"{path}: {what}{setting}; its columns are {known}")
+    for field, columns in wanted.items():
+        for column in columns:
+            found = [place for place, name in enumerate(names) if name == column]
+            if not found and column.isdecimal() and int(column) < len(names):
+                found = [int(column)]
+            if len(found) != 1:
+                known = ", ".join(repr(name[:40]) for name in names[:20])
+                what = f"{len(found) or 'no'} columns {column!r} for {field}"
+                raise UserError(f"{path}: {what}; its columns are {known}")
+            places[column] = found[0]
     return places
 
 
@@ -614,7 +506,7 @@ def _split(path: str, delimiter: str, quotes: bool, may_be_text: bool) -> Iterat
             yield start, row
             start = reader.line_num + 1
     except csv.Error as error:  # the beginnings of the following rows are not known
-        hint = f"if quotes are text, give {TRAINING_FLAGS}quoting=none, else csv"
+        hint = "if quotes are text, give data.quoting=none, else csv"
         raise UserError(f"{path}:{start}: {error} in the row that starts here; {hint}") from None
 
 
@@ -625,7 +517,7 @@ def read_strictly(path: str, columns: Sequence[str]) -> Iterator[tuple[str, Mapp
         UserError: a column is missing, or a row is malformed.
     """
     rows = _split(path, "\t", quotes=True, may_be_text=True)
-    for line, row in _delimited(path, rows, {name: [name] for name in columns}, True, ""):
+    for line, row in _named(path, rows, {name: [name] for name in columns}):
         if isinstance(row, Malformed):
             raise UserError(f"{path}:{line}: {row}")
         yield f"{path}:{line}", row
@@ -635,22 +527,21 @@ def read_strictly(path: str, columns: Sequence[str]) -> Iterator[tuple[str, Mapp
 
 
 def label_numbers(names: Sequence[str]) -> dict[str, int]:
-    """Returns {label: its number}, for `label_index`; the first number of a label that occurs twice."""
-    return {name: number for number, name in reversed([*enumerate(names)])}
+    """Returns {label: its number}, for `label_index`."""
+    return {name: number for number, name in enumerate(names)}
 
 
 def label_index(numbers: Mapping[str, int], label: str) -> int:
     """Returns the number of a label. Raises ValueError, which lists the labels, for an unknown one."""
-    try:
-        return numbers[label.strip()]
-    except KeyError:
-        raise ValueError(unknown_label(sorted(numbers, key=numbers.__getitem__), label.strip())) from None
+    if label.strip() not in numbers:
+        raise ValueError(unknown_label(list(numbers), label.strip()))
+    return numbers[label.strip()]
 
 
-def unknown_label(names: Sequence[str], label: str, what: str = "label") -> str:
+def unknown_label(names: Sequence[str], label: str) -> str:
     """Returns a message about a label that is not in `names`."""
     shown = ", ".join(map(repr, names[:_MAX_SHOWN])) + (", ..." if len(names) > _MAX_SHOWN else "")
-    return f"{what} {label!r} is none of {shown}"
+    return f"label {label!r} is none of {shown}"
 
 
 def infer_labels(labels: Sequence[str], path: str) -> tuple[str, ...]:
@@ -665,32 +556,29 @@ def infer_labels(labels: Sequence[str], path: str) -> tuple[str, ...]:
     return tuple(sorted(counts, key=key))
 
 
-def check_counts(counts: Counter[str], path: str, what: str = "label", may_differ: bool = False) -> None:
+def check_counts(counts: Counter[str], path: str, may_differ: bool = False) -> None:
     """Checks that the labels of a training file can be classes.
 
     Args:
         counts: the number of occurrences of each label.
         path: the path of the training file, for messages.
-        what: what a label is called in messages.
         may_differ: whether any number of labels is plausible.
 
     Raises:
         UserError: there is only one class, or there are so many that the column cannot hold class labels.
     """
-    first, total = next(iter(counts)), counts.total()
+    total = counts.total()
     if len(counts) < 2 or (not may_differ and total >= 20 and len(counts) > _MAX_DISTINCT * total):
         raise UserError(
-            f"{path}: {total:,} {what}s have {counted(len(counts), 'value')}, such as {first[:40]!r}; "
-            "expected 2 or more classes in data.label (numbers are for --config.task=regression)"
+            f"{path}: {total:,} labels have {counted(len(counts), 'value')}, such as "
+            f"{next(iter(counts), '')[:40]!r}; expected 2 or more classes in data.label (numbers are for "
+            "--config.task=regression)"
         )
 
 
 def parse_number(text: str) -> float:
     """Parses a regression target. Raises ValueError unless it is a finite number."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"label {text.strip()[:40]!r} is not a finite number")
     return value
@@ -733,7 +621,9 @@ def find_prepared(task: str, data_dir: str, split: str) -> str:
     )
 
 
-def _read_prepared(path: str, columns: Columns, parse_label: Callable[[str], Any] | None) -> Examples:
+def _prepared_rows(
+    path: str, columns: Columns, parse_label: Callable[[str], Any] | None
+) -> Iterator[tuple[str, Mapping[str, str] | Malformed]]:
     folder, _, split = path.rpartition("/")
     features = tfds.builder(folder).info.features
     texts = next((names for names in _TEXTS if all(name in features for name in names)), ())
@@ -741,25 +631,17 @@ def _read_prepared(path: str, columns: Columns, parse_label: Callable[[str], Any
         raise UserError(f"{path}: expected texts of GLUE and idx; it has {', '.join(sorted(features))}")
     source = tfds.open_split(folder, split)
     rows = [tfds.record(source, number, folder) for number in range(len(source))]
-    rows.sort(key=lambda row: int(row["idx"]))
-    out = Examples(path, [str(int(row["idx"])) for row in rows], rows=len(rows))
-    out.lines = [int(row["idx"]) + 1 for row in rows]
-    for target, name in zip((out.texts_a, out.texts_b), texts, strict=False):
-        target += [tfds.as_text(row[name]) for row in rows]
-    if parse_label and columns.label:
-        names = getattr(features["label"], "names", None) or ()
-        if max(row["label"] for row in rows) < 0:  # test sets have the label -1 in each row
-            raise UserError(f"{path}: a split without labels is one for `bert-jax predict`")
-        try:
-            out.labels = [_prepared_label(parse_label, names, row["label"]) for row in rows]
-        except ValueError as error:
-            raise UserError(f"{path}: {error}") from None
-    out.check()
-    return out
-
-
-def _prepared_label(parse_label: Callable[[str], Any], names: Sequence[str], value: Any) -> Any:
-    try:
-        return parse_label(names[int(value)] if names else str(value))
-    except ValueError:
-        return parse_label(str(value))
+    names = getattr(features["label"], "names", None) or () if parse_label else ()
+    for row in sorted(rows, key=lambda row: int(row["idx"])):
+        values = [*(tfds.as_text(row[name]) for name in texts), str(int(row["idx"]))]
+        found = dict(zip(filter(None, (columns.text_a, columns.text_b, columns.id)), values, strict=False))
+        label = row["label"]
+        if parse_label and label < 0 and names:  # as in test sets
+            yield path, Malformed("a split without labels, which is one for `bert-jax predict`")
+            continue
+        found[columns.label] = str(label)
+        if parse_label and names:  # GLUE's own files have some classes as names, others as numbers
+            with contextlib.suppress(ValueError):
+                parse_label(names[int(label)])
+                found[columns.label] = names[int(label)]
+        yield path, found

@@ -143,7 +143,7 @@ def test_pretraining_and_resuming(bucket, records, pretrained, run):
 
 
 def test_finetuning_evaluation_and_prediction(bucket, finetuned, run):
-    assert {"best", "best.json", "README.md", "scores-dev.png"} <= set(files.names(finetuned))
+    assert {"best", "best.json", "README.md", "errors-dev.tsv"} <= set(files.names(finetuned))
     run("evaluate", f"--workdir={finetuned}", f"--output={bucket}/evaluated.tsv")
     assert files.read(f"{bucket}/evaluated.tsv").count(b"\n") == 17
     flags = f"--workdir={finetuned}", f"--input={bucket}/task/dev.csv", f"--output={bucket}/predicted.jsonl"

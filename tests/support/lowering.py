@@ -25,13 +25,11 @@ from bert_jax.runs import benchmark
 from bert_jax.settings import config_files, pretrain_config
 from bert_jax.tasks import fields as task_fields
 from bert_jax.tasks.embedding import EmbeddingTask, LateInteractionTask
-from bert_jax.tasks.multiple_choice import MultipleChoiceTask
+from bert_jax.tasks.multiple_choice import MultipleChoiceTask, RerankingTask
 from bert_jax.tasks.question_answering import QuestionAnsweringTask
-from bert_jax.tasks.reranking import RerankingTask
 from bert_jax.tasks.rows import batches, packing
 from bert_jax.tasks.tagging import TaggingTask
 from bert_jax.tasks.text import MultiLabel, TextClassification, TextRegression
-from bert_jax.tasks.xnli.task import Xnli
 from bert_jax.training import optimizers
 from bert_jax.training.flops import RowFlops
 from bert_jax.training.optimizers import finite_check, make_optimizer
@@ -96,7 +94,6 @@ _FILES = {
     MultipleChoiceTask: "multiple_choice",
     TaggingTask: "tagging",
     QuestionAnsweringTask: "question_answering",
-    Xnli: "pair",
     EmbeddingTask: "embedding",
     LateInteractionTask: "embedding",
     RerankingTask: "reranking",

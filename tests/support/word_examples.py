@@ -20,6 +20,4 @@ class WordTokenizer:
 
 def examples(texts_a, texts_b=(), labels=()):
     n = len(texts_a)
-    return Examples(
-        "f", [str(i) for i in range(n)], texts_a, list(texts_b or ()), list(labels), list(range(n)), rows=n
-    )
+    return Examples("f", [str(i) for i in range(n)], texts_a, list(texts_b or ()), list(labels), rows=n)

@@ -7,8 +7,8 @@ import pytest
 from bert_jax import tokenization
 from bert_jax.tasks.question_answering import encoding as questions
 from bert_jax.tasks.question_answering.question_files import Questions
-from bert_jax.tasks.tagging import encoding as tagging
-from bert_jax.tasks.tagging.word_files import TaggedSentences
+from bert_jax.tasks.tagging import sentences as tagging
+from bert_jax.tasks.tagging.sentences import TaggedSentences
 
 FOLDER = Path(__file__).resolve().parents[1] / "testdata" / "bpe"
 
@@ -20,7 +20,7 @@ def tokenizer():
 
 def test_words_of_a_tagged_sentence(tokenizer):
     words = ["The", "capital", "of", "France", "."]
-    sentences = TaggedSentences("f", [words], [["O"] * 5], [0], [[1, 2, 3, 4, 5]], ["0"], rows=1)
+    sentences = TaggedSentences("f", [words], [["O"] * 5], [0], ["0"], rows=1)
     rows = tagging.encode(sentences, tokenizer, 32, ("O",))
     assert tokenizer.decode(rows.tokens) == "<s> The capital of France .</s>"
     assert rows.tokens.tolist()[1:-1] == tokenizer.encode_batch([" The capital of France ."])[0]

@@ -21,7 +21,7 @@ class Task:
 
     def decode(self, examples, rows, found):
         self.found = found
-        return types.SimpleNamespace(confusions=lambda: None)
+        return types.SimpleNamespace()
 
     def score(self, predictions):
         return {"accuracy": 1.0}

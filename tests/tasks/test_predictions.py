@@ -9,10 +9,10 @@ from bert_jax.tasks.table import Examples
 
 
 def of_many_labels(count, labels):
-    ids, places = [str(number) for number in range(count)], list(range(count))
+    ids = [str(number) for number in range(count)]
     outputs = np.random.default_rng(0).random((count, labels), np.float32)
     names = [f"label {number}" for number in range(labels)]
-    return ClassPredictions(Examples("x", ids, ids, [], [], places), outputs, np.arange(count), names)
+    return ClassPredictions(Examples("x", ids, ids), outputs, np.arange(count), names)
 
 
 def test_the_numbers_of_tables_are_those_of_json_lines(tmp_path):
@@ -32,14 +32,15 @@ def test_the_numbers_of_tables_are_those_of_json_lines(tmp_path):
         assert line.split("\t") == expected
 
 
-def test_mistakes_are_listed_with_the_surest_first():
-    names, lines = ["one", "two", "three", "four"], [2, 3, 5, 6]
+def test_mistakes_are_listed_with_the_surest_first(tmp_path):
+    names = ["one", "two", "three", "four"]
     outputs = np.float32([[0.6, 0.4], [0.1, 0.9], [0.3, 0.7], [0.8, 0.2]])
-    examples = Examples("x", names, names, [], [], lines)
+    examples = Examples("x", list("0123"), names)
     found = ClassPredictions(examples, outputs, np.array([1, 1, 0, 0]), ["no", "yes"])
-    assert list(found.errors()) == [
-        (5, "no", "yes", "0.7000", "three", ""),
-        (2, "yes", "no", "0.6000", "one", ""),
+    found.write_mistakes(str(tmp_path))
+    assert (tmp_path / "errors-dev.tsv").read_text().splitlines()[1:] == [
+        "2\tno\tyes\t0.7000\tthree\t",
+        "0\tyes\tno\t0.6000\tone\t",
     ]
     assert not found.is_degenerate({})
     same = ClassPredictions(examples, outputs[[0, 3, 0, 3]], np.array([1, 1, 0, 0]), ["no", "yes"])

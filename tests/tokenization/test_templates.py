@@ -98,7 +98,7 @@ def check_row(tokenizer, row, first_length, first, second):
 @settings(max_examples=60, deadline=None)
 @given(tokenizer=tokenizers, a=texts, b=texts, max_seq_length=st.integers(12, 40), pair=st.booleans())
 def test_texts_and_pairs(tokenizer, a, b, max_seq_length, pair):
-    examples = Examples("f", ["0"], [a], [b] if pair else [], [], [0], rows=1)
+    examples = Examples("f", ["0"], [a], [b] if pair else [], rows=1)
     room = tokenizer.layout.room(max_seq_length, pair)
     for stride in (0, 2):
         data = assembly.encode(examples, tokenizer, max_seq_length, stride)

@@ -1,7 +1,6 @@
 """Vectors of texts: sentence embeddings, and late interaction with a vector for each token."""
 
-from bert_jax.tasks.embedding.late_interaction import LateInteractionTask
-from bert_jax.tasks.embedding.task import EmbeddingTask
+from bert_jax.tasks.embedding.task import EmbeddingTask, LateInteractionTask
 from bert_jax.tasks.registry import TaskSpec
 
 TASKS = (

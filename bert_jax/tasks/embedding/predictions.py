@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from bert_jax.objectives.embedding import late_interaction
-from bert_jax.tasks import error_analysis
-from bert_jax.tasks.predictions import NumberPredictions, TablePredictions, digits, rounded
+from bert_jax.tasks.predictions import NumberPredictions, TablePredictions, rounded
 
 _CHUNK = 1024  # anchors whose scores with all texts are computed at a time
 _SAME = 1e-3  # difference of scores up to which they are the same
@@ -25,33 +24,11 @@ _MULTIPLE = 32  # of tokens, that this length is rounded up to
 class SimilarityPredictions(NumberPredictions):
     """The cosine of both texts of each pair; `targets` are similarities on any scale."""
 
-    error_columns: ClassVar[Sequence[str]] = (
-        *("line", "label", "cosine", "rank of the label", "rank of the cosine"),
-        *("text_a", "text_b"),
-    )
-
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
         return bool(np.ptp(self.outputs) < _SAME)
 
-    def errors(self) -> Iterator[Sequence[Any]]:
-        ranks = [_ranks(self.targets), _ranks(self.predicted)]
-        for i in np.argsort(-np.abs(ranks[0] - ranks[1]), kind="stable"):
-            shown = (
-                digits(self.targets[i]),
-                f"{self.predicted[i]:.4f}",
-                *(f"{rank[i]:.3f}" for rank in ranks),
-            )
-            yield self.examples.lines[i], *shown, *self.texts(i)
-
-    def plot(self, path: str) -> None:
-        error_analysis.plot_numbers(path, self.targets, self.predicted, "cosine", same_scale=False)
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Returns the share of values that are smaller, and half of those that are equal: float64 [N]."""
-    ordered = np.sort(values)
-    below, until = (np.searchsorted(ordered, values, side=side) for side in ("left", "right"))
-    return (below + until) / 2 / len(values)
+    def mistakes(self) -> None:
+        """Returns None: cosines and labels have different scales."""
 
 
 def _numbered(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -75,26 +52,19 @@ class RetrievalPredictions(TablePredictions):
 
     vectors: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 2, 0), np.float32))
 
-    error_columns: ClassVar[Sequence[str]] = (
-        *("line", "rank", "cosine", "best cosine", "text_a", "text_b", "best text"),
-    )
-
     def scores(self, anchors: slice, candidates: np.ndarray) -> np.ndarray:
         """Returns float32 [anchors, candidates], the cosines of first texts with second ones of pairs."""
         return self.vectors[anchors, 0] @ self.vectors[candidates, 1].T
 
-    def shares(self) -> np.ndarray:
-        """Returns the scores of the pairs as shares of the largest score there can be: float32 [N]."""
-        return self.outputs[:, 0]
-
     @functools.cached_property
-    def _best(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _found(self) -> tuple[np.ndarray, np.ndarray]:
+        """The rank of each second text, int64 [N], and the highest score of another one, float32 [N]."""
         first, second = self.examples.texts_a, self.examples.texts_b
         (_, anchors), (rows, numbers) = (_numbered(texts) for texts in (first, second))
         partners: dict[int, list[int]] = {}
         for anchor, number in zip(anchors.tolist(), numbers.tolist(), strict=True):
             partners.setdefault(anchor, []).append(number)
-        ranks, best, highest = (np.empty(len(first), kind) for kind in (np.int64, np.int64, np.float32))
+        ranks, highest = (np.empty(len(first), kind) for kind in (np.int64, np.float32))
         for begin in range(0, len(first), _CHUNK):
             part = slice(begin, begin + _CHUNK)
             scores = self.scores(part, rows)
@@ -105,33 +75,21 @@ class RetrievalPredictions(TablePredictions):
             # last rank.
             least = own - _ROUNDING * np.maximum(1, np.abs(own))
             ranks[part] = np.minimum(1 + np.sum(~(scores < least), axis=1), len(rows))
-            best[part] = rows[np.argmax(scores, axis=1)]
             highest[part] = scores.max(axis=1)
-        return ranks, best, highest
+        return ranks, highest
 
     @property
     def predicted(self) -> np.ndarray:
         """Returns the rank of the second text of each pair, from 1: int64 [N]."""
-        return self._best[0]
+        return self._found[0]
 
     def values(self) -> list[float]:
         return rounded(self.outputs[:, 0])
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
-        highest = self._best[2]
+        highest = self._found[1]
         found = np.concatenate([self.outputs[:, 0], highest[np.isfinite(highest)]])
         return bool(np.ptp(found) < _SAME)
-
-    def errors(self) -> Iterator[Sequence[Any]]:
-        ranks, best, highest = self._best
-        for i in np.argsort(-ranks, kind="stable"):
-            if ranks[i] > 1:
-                shown = (ranks[i], f"{self.outputs[i, 0]:.4f}", f"{highest[i]:.4f}")
-                yield self.examples.lines[i], *shown, *self.texts(i), self.examples.texts_b[best[i]]
-
-    def plot(self, path: str) -> None:
-        shares = np.clip(self.shares(), 0, 1)
-        error_analysis.plot_confidence(path, shares, self._best[0] == 1, "pairs", "cosine")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,10 +136,6 @@ class LateInteractionPredictions(RetrievalPredictions):
     queries: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 0, 0), np.float32))
     documents: TokenVectors | None = None
 
-    error_columns: ClassVar[Sequence[str]] = (
-        *("line", "rank", "score", "best score", "text_a", "text_b", "best text"),
-    )
-
     @classmethod
     def of(cls, examples: Any, queries: np.ndarray, documents: TokenVectors) -> LateInteractionPredictions:
         """Returns the predictions for pairs, from their vectors."""
@@ -200,7 +154,3 @@ class LateInteractionPredictions(RetrievalPredictions):
         return np.concatenate(
             [np.asarray(_scores(queries, *self.documents.padded(part))) for part in parts], axis=1
         )
-
-    def shares(self) -> np.ndarray:
-        """Returns the scores of the pairs as shares of the largest score there can be: float32 [N]."""
-        return self.outputs[:, 0] / self.queries.shape[1]

@@ -1,9 +1,10 @@
-"""Sentence embeddings: vectors of texts, from pairs with or without scores or classes, or single texts."""
+"""Vectors of texts: sentence embeddings, and late interaction with a vector for each token."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import string
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -16,8 +17,9 @@ from bert_jax.errors import UserError
 from bert_jax.io import comma_lists
 from bert_jax.io.wording import some
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads.structures import SENTENCE, ClassificationHead
+from bert_jax.models.heads.structures import SENTENCE, TOKEN_VECTORS, ClassificationHead
 from bert_jax.objectives.embedding.denoising import DENOISING, DenoisingAutoEncoder
+from bert_jax.objectives.embedding.late_interaction import LateInteraction
 from bert_jax.objectives.embedding.sentence import (
     CLASSES,
     CONTRASTIVE,
@@ -30,8 +32,13 @@ from bert_jax.settings.config_fields import option
 from bert_jax.settings.finetune_config import FinetuneConfig
 from bert_jax.tasks import metrics, table
 from bert_jax.tasks.base import TableConfig, TableData, TableTask
-from bert_jax.tasks.embedding.predictions import RetrievalPredictions, SimilarityPredictions
-from bert_jax.tasks.lines import FIELDS, LineReader
+from bert_jax.tasks.embedding.predictions import (
+    LateInteractionPredictions,
+    RetrievalPredictions,
+    SimilarityPredictions,
+    TokenVectors,
+)
+from bert_jax.tasks.lines import LineReader
 from bert_jax.tasks.predictions import TablePredictions
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import assembly
@@ -80,28 +87,25 @@ class GroupsTask(TableTask):
     _group = 2  # texts in a group of training
 
     def set_up(self) -> None:
-        super().set_up()
         if self.columns.negatives and not self.columns.text_b:
             raise UserError("data.negatives: without data.text_b there is no positive beside them")
-        self.eval_columns = self._eval_columns()
+        names = comma_lists.names(self.config.data.eval_columns, "data.eval_columns")
+        self.eval_columns = dataclasses.replace(self.columns, negatives="")
+        if names:
+            if not 2 <= len(names) <= 3:
+                raise UserError(f"data.eval_columns={','.join(names)}: expected TEXT,TEXT or TEXT,TEXT,SCORE")
+            quotes = ",".join(names) != STSB
+            fields = dict(zip(("text_a", "text_b", "label"), names, strict=False))
+            self.eval_columns = Columns(**fields, header=self.columns.header, quotes=quotes)  # type: ignore
 
-    def _eval_columns(self) -> Columns:
-        names = [name.strip() for name in self.config.data.eval_columns.split(",")]
-        if not names[0]:
-            return dataclasses.replace(self.columns, negatives="")
-        if not (2 <= len(names) <= 3 and all(names)):
-            raise UserError(f"data.eval_columns={','.join(names)}: expected TEXT,TEXT or TEXT,TEXT,SCORE")
-        label = names[2] if len(names) == 3 else ""
-        return Columns(names[0], names[1], label, header=self.columns.header, quotes=",".join(names) != STSB)
-
-    def columns_in(self, path: str) -> Columns:
+    @property
+    def unlabeled_columns(self) -> Columns:
         return self.eval_columns
 
     @classmethod
     def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
         yield from super().unused(config, spec)
         yield "head", "vectors of texts have no such head"
-        yield "doc_stride", "a text has one row, and longer ones are cut"
         yield "distillation.teacher", "vectors of texts cannot be distilled yet"
         if not config.data.eval:
             yield "data.eval_columns", "there is nothing to evaluate on, give data.eval"
@@ -129,9 +133,6 @@ class GroupsTask(TableTask):
         if not columns.text_b:
             raise UserError(f"{path}: which columns hold the pairs to evaluate on? give {EVAL_COLUMNS}")
         return self.read_columns(path, columns, parse_number if columns.label else None)
-
-    def line_names(self) -> dict[str, str]:
-        return {field: getattr(self.eval_columns, field) for field in FIELDS}
 
     def describe(self, examples: Examples, rows: EncodedRows) -> str:
         return f"{rows.rows_per_example} texts in a group" if rows.rows_per_example > 1 else ""
@@ -393,3 +394,123 @@ class EmbeddingTask(GroupsTask):
         if examples.labels:
             return SimilarityPredictions(examples, cosines, np.asarray(examples.labels, np.float32))
         return RetrievalPredictions(examples, cosines, np.empty(0), vectors=vectors)
+
+
+# Late interaction
+
+_MARKERS = ("[unused0]", "[unused1]")  # [Q] and [D] of the published models
+
+
+@dataclasses.dataclass(frozen=True)
+class LateInteractionConfig(GroupsConfig):
+    """The fields of late interaction."""
+
+    vector_size: int = option(128, "dimensions of the vector of each token", minimum=1, maximum=2**16)
+    query_length: int = option(
+        32, "tokens of each first text, which is cut, or filled up with [MASK]", minimum=4, maximum=2**16
+    )
+
+
+class LateInteractionTask(GroupsTask):
+    """Late interaction; see `objectives.embedding.late_interaction`.
+
+    Rows are `[CLS] [Q] query [SEP] [MASK] ...` and `[CLS] [D] document [SEP]`. The markers are left out if
+    the vocabulary lacks them. The [MASK] tokens, which expand the query, are read as any other token: the
+    others attend to them, too (`attend_to_mask_tokens` in ColBERT's code, where it is off by default).
+
+    Attributes:
+        markers: the ids of [Q] and of [D], in a list each that is empty if the vocabulary lacks them.
+        skipped: the ids of punctuation, which does not count in the score of a document.
+    """
+
+    Config = LateInteractionConfig
+    config: LateInteractionConfig
+    title = "late interaction"
+    next_command = "search --index=DIR --rerank={workdir}"
+
+    def set_up(self) -> None:
+        super().set_up()
+        c = self.config
+        if not self.columns.text_b or self.eval_columns.label:
+            raise UserError("late interaction compares pairs: data.text_b and data.eval_columns=TEXT,TEXT")
+        if c.query_length > c.max_seq_length:
+            raise UserError(
+                f"query_length={c.query_length}: expected at most max_seq_length={c.max_seq_length}"
+            )
+        known = {token: number for number, token in enumerate(self.tokenizer.tokens)}
+        has_markers = all(marker in known for marker in _MARKERS)
+        self.markers = [[known[marker]] if has_markers else [] for marker in _MARKERS]
+        self.skipped = punctuation(self.tokenizer)
+
+    @classmethod
+    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
+        yield from super().unused(config, spec)
+        yield "data.label", "late interaction has no labels"
+
+    @property
+    def scores_pairs(self) -> bool:
+        return True
+
+    @property
+    def classifier(self) -> ClassificationHead:
+        return TOKEN_VECTORS
+
+    def form(self, is_anchor: bool) -> tuple[int, Ids]:
+        """Returns the largest number of tokens of a row, and the ids to put before its text."""
+        if is_anchor:
+            return self.config.query_length, self.markers[0]
+        return self.config.max_seq_length, self.markers[1]
+
+    def encode(self, examples: Examples) -> EncodedRows:
+        rows = super().encode(examples)
+        lengths = rows.lengths.copy()
+        lengths[:: rows.rows_per_example] = self.config.query_length
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        tokens = np.full(offsets[-1], self.tokenizer.mask_id, np.int32)
+        shifts = np.repeat(offsets[:-1] - rows.offsets[:-1], rows.lengths)
+        tokens[np.arange(len(rows.tokens)) + shifts] = rows.tokens
+        first_lengths = lengths.astype(np.int32)  # each row has one text
+        return dataclasses.replace(rows, tokens=tokens, offsets=offsets, first_lengths=first_lengths)
+
+    def objective(self) -> LateInteraction:
+        c = self.config
+        return LateInteraction(
+            self.model_config,
+            c.vector_size,
+            c.query_length,
+            self._group,
+            c.temperature,
+            self.skipped,
+            self.tokenizer.layout.types,
+            self.classifier,
+        )
+
+    def decode(
+        self, examples: Examples, rows: EncodedRows, outputs: np.ndarray
+    ) -> LateInteractionPredictions:
+        """Returns the scores of pairs, and the ranks of the second texts.
+
+        Args:
+            examples: pairs.
+            rows: the rows of both texts of each.
+            outputs: float16 [total, H], the vectors of all tokens.
+        """
+        spans = np.stack([rows.offsets[:-1], rows.offsets[1:]], axis=1)
+        places = spans[::2, :1] + np.arange(self.config.query_length)
+        documents = TokenVectors(outputs, spans[1::2], ~np.isin(rows.tokens, self.skipped))
+        return LateInteractionPredictions.of(examples, outputs[places], documents)
+
+
+def punctuation(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Returns the ids of the tokens that are one character of ASCII punctuation."""
+    marks = (tokenizer.word_start, tokenizer.continuation)
+
+    def text(token: str) -> str:
+        found = next((mark for mark in marks if mark and token.startswith(mark) and token != mark), "")
+        return token.removeprefix(found)
+
+    return tuple(
+        number
+        for number, token in enumerate(tokenizer.tokens)
+        if len(text(token)) == 1 and text(token) in string.punctuation
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -16,77 +15,44 @@ from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.table import Columns
 from bert_jax.tasks.text.task import TextClassification, TextRegression
 
-_BINARY = ("0", "1")
-_ENTAILMENT = ("entailment", "not_entailment")
-_columns = functools.partial(Columns, quotes=False)
-_PAIR = _columns("sentence1", "sentence2", "label", "index")
-
-
-def _task(
-    name: str,
-    folder: str,
-    metrics: tuple[str, ...],
-    columns: Columns,
-    labels: tuple[str, ...] | None,
-    test_columns: Columns | None = None,
-    splits: tuple[tuple[str, tuple[str, ...]], ...] = (),
-) -> TaskSpec:
-    test_columns = test_columns or _columns(columns.text_a, columns.text_b, id=columns.id or "index")
-    task = TextClassification if labels else TextRegression
-    file = "{split}.tsv"
-    relevant = _ENTAILMENT[0] if labels == _ENTAILMENT else ""
-    described = (columns, test_columns, labels, relevant, folder, file, splits)
-    return TaskSpec(name, task, metrics, *described, prepared=True)
-
-
-GLUE = (
-    _task(
-        "cola",
-        "CoLA",
-        ("matthews", "accuracy"),
-        _columns("3", label="1", header=False),
-        _BINARY,
-        _columns("sentence", id="index"),
-    ),
-    _task("sst2", "SST-2", ("accuracy",), _columns("sentence", label="label"), _BINARY),
-    # Accuracy selects the best checkpoint, because calling every pair a paraphrase already gives an F1 of
-    # 0.81.
-    _task("mrpc", "MRPC", ("accuracy", "f1"), _columns("#1 String", "#2 String", "Quality"), _BINARY),
-    _task(
-        "stsb",
-        "STS-B",
-        ("pearson", "spearman"),
-        _columns("sentence1", "sentence2", "score", "index"),
-        labels=None,
-    ),
-    _task(
-        "qqp",
-        "QQP",
-        ("accuracy", "f1"),
-        _columns("question1", "question2", "is_duplicate", "id"),
-        _BINARY,
-    ),
-    _task(
-        "mnli",
-        "MNLI",
-        ("accuracy",),
-        _columns("sentence1", "sentence2", "gold_label", "index"),
-        ("contradiction", "entailment", "neutral"),
-        splits=(("dev", ("dev_matched",)), ("test", ("test_matched",))),
-    ),
-    _task("qnli", "QNLI", ("accuracy",), _columns("question", "sentence", "label", "index"), _ENTAILMENT),
-    _task("rte", "RTE", ("accuracy",), _PAIR, _ENTAILMENT),
-    _task("wnli", "WNLI", ("accuracy",), _PAIR, _BINARY),
+_BINARY, _ENTAILMENT = ("0", "1"), ("entailment", "not_entailment")
+_NLI = ("contradiction", "entailment", "neutral")
+_ROWS = (  # folder; columns of both texts, the label and the id; labels; metrics
+    ("CoLA", ("3", "", "1", ""), _BINARY, ("matthews", "accuracy")),
+    ("SST-2", ("sentence", "", "label", ""), _BINARY, ("accuracy",)),
+    # Accuracy selects the best checkpoint: calling every pair a paraphrase already gives an F1 of 0.81.
+    ("MRPC", ("#1 String", "#2 String", "Quality", ""), _BINARY, ("accuracy", "f1")),
+    ("STS-B", ("sentence1", "sentence2", "score", "index"), None, ("pearson", "spearman")),
+    ("QQP", ("question1", "question2", "is_duplicate", "id"), _BINARY, ("accuracy", "f1")),
+    ("MNLI", ("sentence1", "sentence2", "gold_label", "index"), _NLI, ("accuracy",)),
+    ("QNLI", ("question", "sentence", "label", "index"), _ENTAILMENT, ("accuracy",)),
+    ("RTE", ("sentence1", "sentence2", "label", "index"), _ENTAILMENT, ("accuracy",)),
+    ("WNLI", ("sentence1", "sentence2", "label", "index"), _BINARY, ("accuracy",)),
 )
-
+GLUE = tuple(
+    TaskSpec(
+        folder.lower().replace("-", ""),
+        TextClassification if labels else TextRegression,
+        metrics,
+        Columns(first, second, label, id_, header=folder != "CoLA", quotes=False),
+        # CoLA's test file alone has a header.
+        test_columns=Columns(
+            "sentence" if folder == "CoLA" else first, second, id=id_ or "index", quotes=False
+        ),
+        labels=labels,
+        relevant=_ENTAILMENT[0] if labels == _ENTAILMENT else "",
+        folder=folder,
+        file_name="{split}.tsv",
+        splits=(("dev", ("dev_matched",)), ("test", ("test_matched",))) if folder == "MNLI" else (),
+        prepared=True,
+    )
+    for folder, (first, second, label, id_), labels, metrics in _ROWS
+)
 # The files of a submission: {task: {split in data_dir: name in the zip}}. The model of MNLI also predicts AX,
 # the diagnostic set, whose diagnostic.tsv is in the same folder as MNLI's files.
 _SUBMISSION = {spec.name: {"test": f"{spec.folder}.tsv"} for spec in GLUE} | {
     "mnli": {"test": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv", "diagnostic": "AX.tsv"}
 }
-
-
-# The metrics whose mean is the score of a task.
 _AVERAGED = {spec.name: spec.metrics for spec in GLUE} | {"cola": ("matthews",)}
 
 
@@ -127,27 +93,24 @@ def write_submission(path: str, files: Mapping[str, str]) -> list[str]:
 
 def table(scores: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Returns one line for each task with its {metric: value}, and one with their average."""
-    lines = []
-    for task, found in scores.items():
-        shown = "  ".join(f"{name} {value:.4f}" for name, value in found.items())
-        lines.append(f"{task:<8}  {shown}")
+    lines = [
+        f"{task:<8}  " + "  ".join(f"{name} {value:.4f}" for name, value in found.items())
+        for task, found in scores.items()
+    ]
     return [*lines, f"{'average':<8}  {average(scores):.4f} over {counted(len(scores), 'task')}"]
 
 
 def average(scores: Mapping[str, Mapping[str, float]]) -> float:
     """Returns the GLUE score: the mean over tasks of the mean of each task's metrics.
 
-    For CoLA only Matthews' correlation counts. The two evaluation sets of MNLI count as one task, which has
-    `accuracy` and, if it was scored, `accuracy_mismatched`.
+    For CoLA only Matthews' correlation counts.
     """
     means = []
     for task, found in scores.items():
-        metrics = list(_AVERAGED[task])
+        metrics = _AVERAGED[task]
         if missing := [name for name in metrics if name not in found]:
             raise UserError(
                 f"{task}: the run lacks {', '.join(missing)}; expected a run without --config.metrics"
             )
-        if task == "mnli" and "accuracy_mismatched" in found:
-            metrics.append("accuracy_mismatched")
         means.append(float(np.mean([found[name] for name in metrics])))
     return float(np.mean(means))

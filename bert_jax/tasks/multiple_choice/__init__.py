@@ -1,6 +1,6 @@
-"""Multiple-choice tasks, such as SWAG."""
+"""Choices among texts: multiple choice, such as SWAG, and rerankers, which score a query and a document."""
 
-from bert_jax.tasks.multiple_choice.task import MultipleChoiceTask
+from bert_jax.tasks.multiple_choice.task import MultipleChoiceTask, RerankingTask
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.table import Columns
 
@@ -12,7 +12,7 @@ TASKS = (
     TaskSpec(
         "swag",
         MultipleChoiceTask,
-        columns=Columns("sent1", "sent2", "label", "", True, "ending0,ending1,ending2,ending3"),
+        columns=Columns("sent1", "sent2", "label", choices="ending0,ending1,ending2,ending3"),
         folder="swag",
         file_name="{split}",
         splits=(
@@ -25,9 +25,10 @@ TASKS = (
     TaskSpec(
         "codah",
         MultipleChoiceTask,
-        columns=Columns("1", "", "6", "", False, "2,3,4,5", quotes=False),
+        columns=Columns("1", label="6", header=False, choices="2,3,4,5", quotes=False),
         folder="codah",
         file_name="{split}.tsv",
         defaults=_DEFAULTS,
     ),
+    TaskSpec("reranking", RerankingTask, defaults={"batch_size": 8, "epochs": 1.0, "max_seq_length": 180}),
 )

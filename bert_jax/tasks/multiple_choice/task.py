@@ -1,29 +1,34 @@
-"""Multiple-choice questions: SWAG, CODAH and the user's own files (paper, section 4.4)."""
+"""Choices among texts that are read with another one: multiple choice (paper, section 4.4) and reranking."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from bert_jax.errors import UserError
-from bert_jax.objectives.multiple_choice import MultipleChoice
+from bert_jax.io.wording import counted
+from bert_jax.objectives.multiple_choice import MultipleChoice, Reranking
 from bert_jax.settings.config_fields import option
-from bert_jax.tasks import error_analysis, metrics
+from bert_jax.tasks import metrics
 from bert_jax.tasks.base import TableConfig, TableData, TableTask
-from bert_jax.tasks.lines import LineReader, TableLines
-from bert_jax.tasks.predictions import ClassPredictions
+from bert_jax.tasks.lines import TableLines
+from bert_jax.tasks.predictions import TablePredictions, rounded
+from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import assembly
 from bert_jax.tasks.rows.batches import EncodedRows
-from bert_jax.tasks.table import Examples, Malformed, find_key, json_text
+from bert_jax.tasks.table import Examples
 
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceData(TableData):
     """The `config.data.*` fields of multiple choice."""
 
-    choices: str = option("", "the columns of the choices, with commas between; or one of JSON lists")
+    choices: str = option("", "the columns of the choices, with commas between; or one of lists of them")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,29 +38,6 @@ class ChoiceConfig(TableConfig):
     data: ChoiceData = ChoiceData()
 
 
-class ChoicePredictions(ClassPredictions):
-    """Predictions of multiple choice: the most probable choice; labels are the numbers of the choices."""
-
-    error_columns = (
-        *ClassPredictions.error_columns[:4],
-        *("text", "right choice", "predicted choice"),
-    )
-
-    def errors(self) -> Iterator[Sequence[Any]]:
-        confidence = self.confidence
-        for i in self.mistakes():
-            right, predicted, choices = self.targets[i], self.predicted[i], self.examples.choices[i]
-            shown = (right, predicted, f"{confidence[i]:.4f}", " ".join(filter(None, self.texts(i))))
-            yield self.examples.lines[i], *shown, choices[right], choices[predicted]
-
-    def confusions(self) -> None:
-        """Returns None, because the number of a choice has no meaning of its own."""
-
-    def plot(self, path: str) -> None:
-        right = self.predicted == self.targets
-        error_analysis.plot_confidence(path, self.confidence, right, "questions")
-
-
 class MultipleChoiceTask(TableTask):
     """Selects the choice that best continues a text. The labels are the numbers of the choices, from 0."""
 
@@ -63,11 +45,9 @@ class MultipleChoiceTask(TableTask):
     config: ChoiceConfig
     title = "multiple choice"
     export_head = "multiple_choice"
-    Predictions = ChoicePredictions
     scorers = {"accuracy": metrics.accuracy}  # noqa: RUF012
 
     def set_up(self) -> None:
-        super().set_up()
         if not self.columns.choices:
             raise UserError("which columns hold the choices? give --config.data.choices=COLUMN,COLUMN,...")
 
@@ -77,25 +57,15 @@ class MultipleChoiceTask(TableTask):
         return examples
 
     def objective(self) -> MultipleChoice:
-        return MultipleChoice(
-            self.model_config,
-            len(self.labels),
-            windows=self.has_windows,
-            token_types=self.tokenizer.layout.types,
-            classifier=self.classifier,
-        )
+        types = self.tokenizer.layout.types
+        count = len(self.labels)
+        return MultipleChoice(self.model_config, count, token_types=types, classifier=self.classifier)
 
     def parse_label(self, text: str) -> int:
         """Returns the number of a choice, counted from 0, given as a number or as a letter; A is 0."""
         text = text.strip()
-        if len(text) == 1 and text.upper() in string.ascii_uppercase:
-            return string.ascii_uppercase.index(text.upper())
-        try:
-            return int(text)
-        except ValueError:
-            raise ValueError(
-                f"label {text[:40]!r} is neither the number nor the letter of a choice"
-            ) from None
+        is_letter = len(text) == 1 and text.upper() in string.ascii_uppercase
+        return string.ascii_uppercase.index(text.upper()) if is_letter else int(text)
 
     def encode(self, examples: Examples) -> EncodedRows:
         count = len(examples.choices[0])
@@ -108,53 +78,106 @@ class MultipleChoiceTask(TableTask):
             [f"{start} {choice}".strip() for choice in choices]
             for start, choices in zip(starts, examples.choices, strict=True)
         ]
-        c = self.config
         return assembly.encode_choices(
-            examples.texts_a, endings, examples.labels, self.tokenizer, c.max_seq_length, c.doc_stride
+            examples.texts_a, endings, examples.labels, self.tokenizer, self.config.max_seq_length
         )
 
-    def line_reader(self, file_format: str = "auto", **columns: str) -> LineReader:
+    def line_reader(self, file_format: str = "auto", **columns: str) -> TableLines:
         names = self.columns.names("choices")
-        return ChoiceLines(file_format, self.line_names() | columns, names, len(self.labels))
+        return TableLines(file_format, self.line_names() | columns, names, len(self.labels))
 
 
-class ChoiceLines(TableLines):
-    """Reads texts with choices from a stream.
+@dataclasses.dataclass
+class RankingPredictions(TablePredictions):
+    """The scores of the candidates of each query, of which the first one is relevant.
 
-    Args:
-        file_format: as in `LineReader`.
-        names: as in `LineReader`.
-        choices: the columns of the choices, or the single column that holds JSON lists of them.
-        count: the number of choices of a question.
+    Attributes:
+        outputs: float32 [N, K], the scores; [N, 1] for pairs.
     """
 
-    def __init__(self, file_format: str, names: Mapping[str, str], choices: Sequence[str], count: int):
-        super().__init__(file_format, names)
-        self._choices, self._count = choices, count
+    @functools.cached_property
+    def predicted(self) -> np.ndarray:
+        """Returns the rank of each relevant document, from 1, behind all with an equal score: int64 [N].
 
-    @property
-    def columns(self) -> list[str]:
-        return [*super().columns, f"{self._count} choices"]
+        It is the last one if its score is NaN, and a candidate whose score is NaN comes before it.
+        """
+        return np.sum(~(self.outputs < self.outputs[:, :1]), axis=1)
 
-    @property
-    def width(self) -> int:
-        return len(self.texts) + self._count
+    def values(self) -> list[float]:
+        return rounded(self.outputs[:, 0])
 
-    def from_text(self, text: str) -> dict[str, Any]:
-        return super().from_text(text) | {"choices": text.split("\t")[len(self.texts) :]}
+    def is_degenerate(self, scores: Mapping[str, float]) -> bool:
+        return bool(np.ptp(self.outputs, axis=1).max(initial=0.0) < 1e-3)
 
-    def from_object(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        return super().from_object(row) | {"choices": self._choices_of(row)}
 
-    def _choices_of(self, row: Mapping[str, Any]) -> list[str]:
-        names = self._choices
-        if len(names) > 1 and all(isinstance(row.get(name), str) for name in names):
-            return [json_text(row[name], "choice", name) for name in names]
-        key = find_key(row, ("choices",) if len(names) > 1 else (*names, "choices"))
-        found = row[key]
-        if not isinstance(found, list) or len(found) != self._count:
-            raise Malformed(f"{key!r} is not a list of {self._count} choices, as the model was trained with")
-        return [json_text(choice, "choice", key) for choice in found]
+@dataclasses.dataclass(frozen=True)
+class RerankingData(TableData):
+    """The `config.data.*` fields of reranking."""
 
-    def examples(self, rows: Sequence[tuple[int, dict[str, Any]]]) -> Examples:
-        return dataclasses.replace(super().examples(rows), choices=[row["choices"] for _, row in rows])
+    negatives: str = option(
+        "", "the columns of documents that are not relevant, with commas between; or one of lists of them"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class RerankingConfig(TableConfig):
+    """The fields of reranking."""
+
+    data: RerankingData = RerankingData()
+
+
+class RerankingTask(TableTask):
+    """Orders the candidates of each query; see `objectives.multiple_choice`.
+
+    Files to evaluate on have the columns of the training file, and any number of candidates. Predictions are
+    the scores of pairs.
+    """
+
+    Config = RerankingConfig
+    config: RerankingConfig
+    title = "reranking"
+    next_command = "search --index=DIR --rerank={workdir}"
+    Predictions = RankingPredictions
+    scorers = metrics.RANKING
+    _candidates = 1  # of a query; predictions have pairs
+
+    def set_up(self) -> None:
+        if not (self.columns.text_b and self.columns.negatives):
+            raise UserError(
+                "reranking compares documents: data.text_b is the relevant one, data.negatives others"
+            )
+
+    @classmethod
+    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
+        yield from super().unused(config, spec)
+        yield "data.label", "the document of data.text_b is the relevant one"
+
+    def read_training(self, path: str) -> Examples:
+        examples = self.read(path)
+        self._candidates = 1 + len(examples.negatives[0])
+        return examples
+
+    def read(self, path: str) -> Examples:
+        examples = self.read_columns(path, self.columns)
+        return dataclasses.replace(examples, labels=[0] * len(examples))
+
+    def read_unlabeled(self, path: str, **options: Any) -> Examples:
+        return super().read_unlabeled(path, **{"negatives": "", **options})
+
+    def encode(self, examples: Examples) -> EncodedRows:
+        others = examples.negatives or [[]] * len(examples)
+        candidates = [[first, *more] for first, more in zip(examples.texts_b, others, strict=True)]
+        return assembly.encode_choices(
+            examples.texts_a, candidates, examples.labels, self.tokenizer, self.config.max_seq_length
+        )
+
+    def describe(self, examples: Examples, rows: EncodedRows) -> str:
+        return f"{counted(rows.rows_per_example, 'candidate')} of each query"
+
+    def objective(self) -> Reranking:
+        return Reranking(
+            self.model_config,
+            self._candidates,
+            token_types=self.tokenizer.layout.types,
+            classifier=self.classifier,
+        )

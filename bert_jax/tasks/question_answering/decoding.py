@@ -18,9 +18,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.io import atomic, files
-from bert_jax.tasks import error_analysis
 from bert_jax.tasks.predictions import DIGITS, Predictions
-from bert_jax.tasks.question_answering import squad_scores
 from bert_jax.tasks.question_answering.encoding import WindowRows
 from bert_jax.tasks.question_answering.question_files import BETWEEN_WORDS, Questions
 
@@ -202,7 +200,6 @@ class AnswerPredictions(Predictions):
 
     examples: Questions
     answers: Answers
-    error_columns = ("id", "question", "answers", "prediction", "confidence", "f1")
 
     @property
     def v2(self) -> bool:
@@ -217,11 +214,6 @@ class AnswerPredictions(Predictions):
             for best, text in zip(self.answers.n_best, self.answers.texts, strict=True)
         )
         return np.array([round(probability, DIGITS) for probability in found])
-
-    @functools.cached_property
-    def matches(self) -> np.ndarray:
-        """The exact match and the F1 of each prediction: float64 [N, 2], from 0 to 1."""
-        return squad_scores.matches(self.examples.answers, self.answers.texts, self.v2)
 
     def records(self) -> Iterator[dict[str, Any]]:
         odds = [{"null_odds": round(one, DIGITS)} for one in self.answers.null_odds]
@@ -241,14 +233,3 @@ class AnswerPredictions(Predictions):
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
         return not scores.get("HasAns_f1", scores["f1"])
-
-    def errors(self) -> Iterator[Sequence[Any]]:
-        examples, confidence, matches = self.examples, self.probabilities, self.matches
-        for i in error_analysis.surest_first(matches[:, 0] > 0, confidence):
-            answers = " | ".join(dict.fromkeys(examples.answers[i]))
-            shown = (f"{confidence[i]:.4f}", f"{100 * matches[i, 1]:.1f}")
-            yield examples.ids[i], examples.questions[i], answers, self.answers.texts[i], *shown
-
-    def plot(self, path: str) -> None:
-        right = self.matches[:, 0] > 0
-        error_analysis.plot_confidence(path, self.probabilities, right, "questions")

@@ -1,4 +1,4 @@
-"""Reads questions on texts from SQuAD's JSON files (1.1 and 2.0) or from JSON lines.
+"""Reads questions on texts from SQuAD's JSON files (1.1 and 2.0), JSON lines, Parquet or Arrow.
 
 Every error names the file and the question.
 """
@@ -13,30 +13,24 @@ from types import MappingProxyType
 from typing import Any
 
 from bert_jax.errors import UserError, reading
-from bert_jax.io import checks, compression
-from bert_jax.tasks.table import (
-    PREDICT_FLAGS,
-    TRAINING_FLAGS,
-    FileReport,
-    Malformed,
-    detect_format,
-    encodable,
-    encodable_id,
-    json_rows,
-    open_file,
-)
+from bert_jax.io import checks, columnar, compression
+from bert_jax.tasks.table import COLUMNAR, FileReport, Malformed, detect_format, encodable, json_text, records
 
-FORMATS = {".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+FORMATS = {
+    ".json": "json",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    **dict.fromkeys(columnar.SUFFIXES, COLUMNAR),
+}
 NO_ANSWER = -1  # the start of the answer, for a question that has none
 UNKNOWN = -2  # the start of an answer that is not given, or not at the position that the file gives
 
 BETWEEN_WORDS = re.compile("[ \t\r\n\u202f]+")  # separates the words of a context, as in google-research/bert
 _LONGEST_WORD = 1000  # characters that are searched on each side of an answer, to bound the time
 
-# The keys of the objects in a JSON lines file, by SQuAD's names. The value of `answers` is a list of {text,
-# answer_start}, an object with two lists (as in Hugging Face's `datasets`), or a single string, whose
-# position is in `answer_start`.
-KEYS = {name: name for name in ("question", "context", "answers", "answer_start", "id")}
+# The columns of a file, by SQuAD's names. The value of `answers` is a list of {text, answer_start}, an object
+# with two lists (as in Hugging Face's `datasets`), or a single string, whose position is in `answer_start`.
+KEYS = {name: name for name in ("question", "context", "answers", "answer_start", "id", "is_impossible")}
 
 
 @dataclasses.dataclass
@@ -110,20 +104,27 @@ def read_questions(
     """
     path = str(path)
     checks.check_input(path, "questions")
-    kind = detect_format(FORMATS, path, file_format, TRAINING_FLAGS if labeled else PREDICT_FLAGS)
+    kind = detect_format(FORMATS, path, file_format)
+    if kind == "json" and keys:
+        raise UserError(f"{path}: {next(iter(keys.values()))!r} names a column, and SQuAD's JSON has none")
+    names = {**KEYS, **keys}
     out, seen = Questions(path), set()
 
-    def add(item: dict[str, Any]) -> None:
-        id_ = _id(item)
+    def add(row: dict[str, Any]) -> None:
+        item = {name: row.get(key) for name, key in names.items()}
+        if item["id"] is None and kind != "json" and names["id"] == KEYS["id"]:
+            item["id"] = out.rows - 1
+        id_ = json_text(item["id"], "id", names["id"])
         try:
-            if id_ is None or id_ in seen:
-                raise Malformed("another question has this id" if id_ else "no 'id'")
+            if id_ in seen:
+                raise Malformed("another question has this id")
             seen.add(id_)
             out.add(id_, *_question(item, v2, labeled, training))
         except Malformed as error:
             raise Malformed(f"question {id_!r}: {error}") from None
 
-    out.fill(_jsonl_items(path, {**KEYS, **keys}) if kind == "jsonl" else _squad_items(path), add)
+    rows = _squad_items(path) if kind == "json" else records(path, kind)
+    out.fill(((f"{path}:{place}", row) for place, row in rows), add)
     out.check()
     return out
 
@@ -133,7 +134,7 @@ def _question(
 ) -> tuple[str, str, list[str], int]:
     question, context = _text(item, "question"), _text(item, "context")
     answers, start = _answers(item, v2) if labeled else ([], UNKNOWN)
-    if training and item.get("is_impossible") is True:
+    if training and item["is_impossible"] is True:
         answers, start = [], NO_ANSWER
     if answers and not _is_in_context(context, answers[0], start):
         if training:
@@ -142,42 +143,33 @@ def _question(
     return question, context, answers, start
 
 
-def _id(item: dict[str, Any]) -> str | None:
-    value = item.get("id")
-    is_text = isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool))
-    return encodable_id(str(value)) if is_text else None
-
-
-def _text(item: dict[str, Any], name: str) -> str:
-    value = item.get(name)
-    if not isinstance(value, str) or not value.strip():
-        raise Malformed(f"{name!r} is {type(value).__name__}, expected a text that is not empty")
-    return encodable(value)
+def _text(item: Mapping[str, Any], name: str) -> str:
+    if not isinstance(item.get(name), str) or not item[name].strip():
+        raise Malformed(f"{name!r} is not a text, or empty")
+    return encodable(item[name])
 
 
 def _answers(item: dict[str, Any], v2: bool) -> tuple[list[str], int]:
-    answers, impossible = item.get("answers"), item.get("is_impossible") is True
+    answers = item["answers"]
     if isinstance(answers, str):
-        answers = [{"text": answers, "answer_start": item.get("answer_start", UNKNOWN)}]
+        answers = [{"text": answers, "answer_start": item["answer_start"]}]
     elif isinstance(answers, dict) and isinstance(answers.get("text"), list):
-        starts = answers.get("answer_start") or [UNKNOWN] * len(answers["text"])
-        if not isinstance(starts, list) or len(starts) != len(answers["text"]):
-            raise Malformed("'answers' has other numbers of text and answer_start")
-        pairs = zip(answers["text"], starts, strict=True)
-        answers = [{"text": text, "answer_start": start} for text, start in pairs]
-    if not answers and v2 and (answers is not None or impossible):
+        starts = answers.get("answer_start") or [None] * len(answers["text"])
+        answers = [
+            {"text": text, "answer_start": start}
+            for text, start in zip(answers["text"], starts, strict=False)
+        ]
+    if not answers and v2 and (answers is not None or item["is_impossible"] is True):
         return [], NO_ANSWER
-    if not isinstance(answers, list) or not all(isinstance(answer, dict) for answer in answers):
-        raise Malformed("no 'answers', a list of {'text', 'answer_start'}; `bert-jax predict` needs none")
-    if not answers:
-        raise Malformed("no answer in 'answers', as in SQuAD 2.0; set --config.v2=true")
+    if not isinstance(answers, list) or not answers or not all(isinstance(one, dict) for one in answers):
+        raise Malformed("no 'answers', a list of {'text', 'answer_start'}; without one set v2=true")
+    start = answers[0].get("answer_start")
+    if not (start is None or isinstance(start, int)):
+        raise Malformed(f"answer_start is {start!r}, expected a whole number")
     texts: list[Any] = [answer.get("text") for answer in answers]
-    start = answers[0].get("answer_start", UNKNOWN)
     if not all(isinstance(text, str) for text in texts) or not texts[0].strip():
         raise Malformed("an answer without 'text'")
-    if isinstance(start, bool) or not isinstance(start, int):
-        raise Malformed(f"answer_start is {start!r}, expected a whole number")
-    return [encodable(text) for text in texts], start
+    return [encodable(text) for text in texts], UNKNOWN if start is None else start
 
 
 def _is_in_context(context: str, answer: str, start: int) -> bool:
@@ -201,27 +193,12 @@ def _is_in_context(context: str, answer: str, start: int) -> bool:
 
 def _squad_items(path: str) -> Iterator[tuple[str, Any]]:
     try:
-        with reading(path), open_file(path) as raw, compression.decompressed(raw, path) as file:
+        with reading(path), compression.opened(path) as file:
             content = json.loads(file.read().decode("utf-8-sig"))
         for i, entry in enumerate(content["data"]):
             for j, paragraph in enumerate(entry["paragraphs"]):
                 for k, question in enumerate(paragraph["qas"]):
-                    item = Malformed("is not an object")
-                    if isinstance(question, dict):
-                        item = question | {"context": paragraph.get("context")}
-                    yield f"{path}: data[{i}].paragraphs[{j}].qas[{k}]", item
+                    item = {**question, "context": paragraph.get("context")}
+                    yield f" data[{i}].paragraphs[{j}].qas[{k}]", item
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{path}: not SQuAD's layout, data/paragraphs/qas ({type(error).__name__}: {error}); for one "
-            "object on each line set the format jsonl"
-        ) from None
-
-
-def _jsonl_items(path: str, keys: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    for number, (line, row) in enumerate(json_rows(path)):
-        if isinstance(row, dict):
-            item = {name: row[key] for name, key in keys.items() if key in row}
-            if keys["id"] == KEYS["id"]:
-                item.setdefault("id", number)
-            row = item | {"is_impossible": row.get("is_impossible")}
-        yield f"{path}:{line}", row
+        raise UserError(f"{path}: not SQuAD's layout, data/paragraphs/qas ({error})") from None

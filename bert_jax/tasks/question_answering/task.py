@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from bert_jax.objectives.spans import Spans
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks.base import DataConfig, FinetuneTask, WindowsConfig
 from bert_jax.tasks.lines import SOURCE, LineReader, ids_of
-from bert_jax.tasks.question_answering import decoding, encoding, question_files, squad_scores
+from bert_jax.tasks.question_answering import decoding, encoding, squad_scores
 from bert_jax.tasks.question_answering.decoding import AnswerPredictions, files_beside
 from bert_jax.tasks.question_answering.question_files import NO_ANSWER, Questions, read_questions
 from bert_jax.tasks.registry import TaskSpec
@@ -70,8 +70,6 @@ class QuestionAnsweringTask(FinetuneTask):
     title = "questions (squad, squad2)"
     export_head = "question_answering"
     Lines = QuestionLines
-    file_formats = question_files.FORMATS
-    fields_of_formats: ClassVar = dict.fromkeys(("text_a", "text_b", "label", "id"), ("jsonl",))
     formats = (".json",)
 
     def set_up(self) -> None:
@@ -101,8 +99,7 @@ class QuestionAnsweringTask(FinetuneTask):
         self, path: str, *, test: bool = False, format: str = "auto", **columns: Any
     ) -> Questions:
         """Returns the questions of a file; test files have the same layout as the other splits."""
-        format = self.unlabeled_format(path, format, columns)
-        return self._read(path, labeled=False, file_format=format, **columns)
+        return self._read(path, labeled=False, file_format="" if format == "auto" else format, **columns)
 
     def _read(self, path: str, file_format: str = "", **options: Any) -> Questions:
         data = self.config.data

@@ -135,7 +135,6 @@ def encode_choices(
     labels: Sequence[Any],
     tokenizer: Tokenizer,
     max_seq_length: int,
-    doc_stride: int = 0,
 ) -> EncodedRows:
     """Tokenizes texts with choices and returns a group of rows for each text, one for each of its choices.
 
@@ -145,8 +144,6 @@ def encode_choices(
         labels: int, of each text; empty if they have no labels.
         tokenizer: the tokenizer of the model.
         max_seq_length: the maximum number of tokens of a row, including special tokens.
-        doc_stride: 0 to truncate longer rows (`truncate_pair`); otherwise a text is split into windows with
-            this stride, and has a group for each (`windows.split_question`).
     """
     count = len(choices[0])
     room = tokenizer.layout.room(max_seq_length, pair=True)
@@ -154,13 +151,11 @@ def encode_choices(
 
     def group(text: Ids) -> tuple[list[Pair], bool]:
         of_text = list(itertools.islice(endings, count))
-        if doc_stride:
-            return windows.split_question(text, of_text, room, doc_stride)
         rows, cut = zip(*(truncate(text, choice, room) for choice in of_text), strict=True)
         return list(itertools.chain.from_iterable(rows)), any(cut)
 
-    options: dict[str, Any] = {"rows_per_example": count, "has_windows": bool(doc_stride)}
-    return assemble(map(group, tokenize(tokenizer, texts)), labels, tokenizer, max_seq_length, **options)
+    rows = map(group, tokenize(tokenizer, texts))
+    return assemble(rows, labels, tokenizer, max_seq_length, rows_per_example=count)
 
 
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[Ids]:

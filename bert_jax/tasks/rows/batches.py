@@ -70,11 +70,6 @@ class EncodedRows:
         return np.diff(self.offsets)
 
     @property
-    def group_examples(self) -> np.ndarray:
-        """Returns the example of each group: int64 [groups]."""
-        return self.examples[:: self.rows_per_example]
-
-    @property
     def group_lengths(self) -> np.ndarray:
         """Returns the number of tokens of the longest row of each group: int64 [groups]."""
         return self.lengths.reshape(-1, self.rows_per_example).max(axis=1, initial=0)
@@ -83,7 +78,7 @@ class EncodedRows:
         """Returns the targets of the examples: [examples, ...]; empty if they have no labels."""
         if not self.targets:
             return np.empty(0)
-        return self.targets["targets"][:: self.rows_per_example][windows.first_rows(self.group_examples)]
+        return self.targets["targets"][windows.first_rows(self.examples)]
 
     def compared(self, outputs: np.ndarray) -> tuple[np.ndarray, Any]:
         """Returns outputs of `predict_all` and their targets, as `evaluation_loss` expects them."""

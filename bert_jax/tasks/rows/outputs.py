@@ -194,7 +194,7 @@ def predict_all(
     """
     of_shape = _of_padded if shapes.packed is None else _of_packed
     result = of_shape(predict, params, data, shapes, mesh, on_batch)
-    return result if data.row_weights is None else windows.join(result, data.group_examples)
+    return result if data.row_weights is None else windows.join(result, data.examples)
 
 
 def _of_padded(predict, params, data, shapes, mesh, on_batch) -> np.ndarray:

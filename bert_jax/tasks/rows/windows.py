@@ -123,30 +123,6 @@ def split_pair(a: Ids, b: Ids | None, room: int, stride: int) -> tuple[list[Pair
     return [(kept, window) for window in _windows(b, room - len(kept), stride)], kept != a
 
 
-def split_question(a: Ids, choices: Sequence[Ids], room: int, stride: int) -> tuple[list[Pair], bool]:
-    """Splits a question with choices into rows (A, choice).
-
-    The text A is split into windows, and each window is paired with every choice. All choices are paired with
-    the same windows, so that the rows of a group differ only in the choice. The windows leave room for the
-    longest choice. Choices are truncated to half of the room, or to what A leaves free if that is more.
-
-    Args:
-        a: the token ids of the text, without special tokens.
-        choices: the token ids of each choice.
-        room: the maximum number of tokens of A and a choice together.
-        stride: the number of tokens from one window to the next.
-
-    Returns:
-        The rows, and whether any tokens were cut, so that no row contains them.
-    """
-    longest = max(map(len, choices))
-    kept = min(longest, max(room // 2, room - len(a)))
-    pairs: list[Pair] = [
-        (window, choice[:kept]) for window in _windows(a, room - kept, stride) for choice in choices
-    ]
-    return pairs, kept < longest
-
-
 def _windows(tokens: Ids, room: int, stride: int) -> Iterator[Ids]:
     for begin, end in split(np.arange(len(tokens) + 1), room, stride):
         yield tokens[begin:end]
@@ -172,9 +148,9 @@ def join(outputs: np.ndarray, examples: np.ndarray) -> np.ndarray:
     return np.add.reduceat(outputs, first_rows(examples), axis=0) / counts[:, None]
 
 
-def describe(examples: np.ndarray, cut: int, what: str = "the shorter text") -> str:
-    """Returns a line on the numbers of windows; `what` was truncated in `cut` of the examples."""
+def describe(examples: np.ndarray, cut: int) -> str:
+    """Returns a line on the numbers of windows; the shorter text was truncated in `cut` of the examples."""
     numbers = np.bincount(examples)
-    of_cut = f"; {what} cut in {cut:,}" if cut else ""
+    of_cut = f"; the shorter text cut in {cut:,}" if cut else ""
     windows = counted(len(examples), "window")
     return f"{windows} (of {counted(len(numbers), 'example')}, up to {max(numbers)} each{of_cut})"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 OUTSIDE = "O"
@@ -58,16 +58,6 @@ def is_entity_tag(tag: str) -> bool:
     return tag == OUTSIDE or _TAG.match(tag) is not None
 
 
-def entity_fraction(counts: Mapping[str, int]) -> float:
-    """Returns the fraction of the tags other than O that encode entities, given how often each tag occurs.
-
-    M, which stands alone for many things, is among them only together with B and E.
-    """
-    inside = {tag: count for tag, count in counts.items() if tag != OUTSIDE}
-    known = (tag for tag in inside if is_entity_tag(tag) and (tag != "M" or {"B", "E"} <= inside.keys()))
-    return sum(inside[tag] for tag in known) / max(1, sum(inside.values()))
-
-
 @functools.lru_cache(1 << 12)  # called for each word, and a file has few different tags
 def split(tag: str) -> tuple[str, str]:
     """Splits a tag of a known scheme into ("B" or "I", type); returns ("O", "") for any other tag."""
@@ -82,37 +72,14 @@ def join(prefix: str, type: str) -> str:
 
 def to_bio2(tags: Sequence[str]) -> list[str]:
     """Converts the tags of a sentence from any scheme to BIO2, as conlleval reads them."""
-    out = []
-    for prefix, type, is_open in _parsed(tags):
-        if prefix == "I" and not is_open:
-            prefix = "B"
-        out.append(OUTSIDE if prefix == OUTSIDE else join(prefix, type))
-    return out
-
-
-def _parsed(tags: Sequence[str]) -> Iterator[tuple[str, str, bool]]:
-    open_type = None
+    out, open_type = [], None
     for tag in tags:
         prefix, type = split(tag)
-        yield prefix, type, type == open_type
+        if prefix == "I" and type != open_type:
+            prefix = "B"
+        out.append(OUTSIDE if prefix == OUTSIDE else join(prefix, type))
         open_type = None if prefix == OUTSIDE or tag[0] in _LAST else type
-
-
-def detect_scheme(sentences: Iterable[Sequence[str]]) -> tuple[str, int]:
-    """Returns the scheme of tags ("IOB1", "BIO2" or "IOBES") and the number of tags that are invalid in it.
-
-    The scheme is IOBES if any tag has one of its prefixes or of those of BILOU or BMES, and otherwise IOB1 or
-    BIO2, whichever has fewer invalid tags.
-    """
-    wrong = Counter(IOB1=0, BIO2=0)
-    other = 0
-    for tags in sentences:
-        for tag, (prefix, _, is_open) in zip(tags, _parsed(tags), strict=True):
-            wrong["BIO2"] += prefix == "I" and not is_open
-            wrong["IOB1"] += prefix == "B" and not is_open
-            other += tag[0] in f"M{_LAST}" and prefix != OUTSIDE
-    scheme = "IOB1" if wrong["IOB1"] < wrong["BIO2"] else "BIO2"
-    return ("IOBES", wrong["BIO2"]) if other else (scheme, wrong[scheme])
+    return out
 
 
 def spans(tags: Sequence[str]) -> list[Span]:

@@ -1,4 +1,4 @@
-"""The tagging task, such as named entity recognition, on CoNLL columns or JSON lines."""
+"""The tagging task, such as named entity recognition."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -25,24 +25,28 @@ from bert_jax.objectives.tagging import Tagging
 from bert_jax.parallel import sharding
 from bert_jax.settings.config_fields import option
 from bert_jax.settings.finetune_config import FinetuneConfig
-from bert_jax.tasks import error_analysis, metrics, writers
+from bert_jax.tasks import metrics, writers
 from bert_jax.tasks.base import BILSTM, FinetuneTask, TaskConfig
-from bert_jax.tasks.error_analysis import Confusions
 from bert_jax.tasks.lines import SOURCE, LineReader, ids_of
-from bert_jax.tasks.predictions import Predictions
+from bert_jax.tasks.predictions import DIGITS, Predictions
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import outputs
 from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tasks.table import check_counts, list_counts, unknown_label
-from bert_jax.tasks.tagging import entities, word_files
-from bert_jax.tasks.tagging.encoding import TaggedRows, encode
-from bert_jax.tasks.tagging.word_files import (
+from bert_jax.tasks.tagging import entities
+from bert_jax.tasks.tagging.sentences import (
     DOCUMENT_START,
     WORDS,
+    TaggedRows,
     TaggedSentences,
-    json_list,
+    encode,
     read_sentences,
+    words_of,
 )
+
+_LAST_FOUR = (-4, -3, -2, -1)
+_OF_FEATURES = dataclasses.replace(TOKENS, drop_out=HIDDEN_DROPOUT)  # as `FeatureHead` computes it
+_MAX_BYTES = 2 << 30  # features that take more memory are not stored, but computed in each step
 
 
 @dataclasses.dataclass
@@ -60,7 +64,6 @@ class TagPredictions(Predictions):
     labels: Sequence[str]
     tags: list[list[str]]
     probabilities: np.ndarray
-    error_columns = ("line", "label", "prediction", "confidence", "word", "sentence")
 
     @classmethod
     def decode(cls, examples: TaggedSentences, labels: Sequence[str], outputs: np.ndarray) -> Self:
@@ -83,16 +86,12 @@ class TagPredictions(Predictions):
         for id_, words, tags in zip(self.examples.ids, self.examples.words, self.tags, strict=True):
             row: dict[str, Any] = {"id": id_, "words": words, "tags": tags}
             if self.of_entities:
-                row["entities"] = [
-                    span._asdict()
-                    | {
-                        "text": " ".join(words[span.start : span.end]),
-                        "probability": round(
-                            float(np.prod(self.probabilities[begin + span.start : begin + span.end])), 6
-                        ),
-                    }
-                    for span in entities.spans(tags)
-                ]
+                row["entities"] = []
+                for span in entities.spans(tags):
+                    of_words = self.probabilities[begin + span.start : begin + span.end]
+                    probability = round(float(np.prod(of_words)), DIGITS)
+                    text = " ".join(words[span.start : span.end])
+                    row["entities"].append({**span._asdict(), "text": text, "probability": probability})
             yield row
             begin += len(words)
 
@@ -115,26 +114,14 @@ class TagPredictions(Predictions):
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
         return not next(iter(scores.values()))
 
-    def errors(self) -> Iterator[Sequence[Any]]:
-        examples, confidence = self.examples, self.probabilities
-        positions = [(i, j) for i, words in enumerate(examples.words) for j in range(len(words))]
-        truth, guess = (np.array([*itertools.chain(*side)]) for side in (examples.tags, self.tags))
-        for word in error_analysis.surest_first(truth == guess, confidence):
-            i, j = positions[word]
-            tags = (examples.tags[i][j], self.tags[i][j])
-            sentence = examples.words[i]
-            yield examples.lines[i][j], *tags, f"{confidence[word]:.4f}", sentence[j], " ".join(sentence)
-
-    def confusions(self) -> Confusions | None:
-        sides = [list(itertools.chain.from_iterable(side)) for side in (self.examples.tags, self.tags)]
-        names = [*self.labels, *sorted({*sides[0]}.difference(self.labels))]
-        numbers = {tag: number for number, tag in enumerate(names)}
-        targets, predicted = (np.array([numbers[tag] for tag in side]) for side in sides)
-        return Confusions.of(targets, predicted, names, "words")
-
-    def plot(self, path: str) -> None:
-        if found := self.confusions():
-            error_analysis.plot_confusions(path, found)
+    def mistakes(self) -> Iterator[tuple[Any, ...]]:
+        place, examples = 0, self.examples
+        columns = examples.ids, examples.words, examples.tags, self.tags
+        for id_, words, truth, guess in zip(*columns, strict=True):
+            for word, gold, tag in zip(words, truth, guess, strict=True):
+                if gold != tag:
+                    yield id_, gold, tag, self.probabilities[place], word, " ".join(words)
+                place += 1
 
 
 def _write_columns(file, examples, sentences, by_tabs):
@@ -156,14 +143,6 @@ def _write_columns(file, examples, sentences, by_tabs):
 
 def _one_field(word):
     return re.sub(r"[ \t\r\n]+", " ", word).strip(" ") or "_"
-
-
-_LAST_FOUR = (-4, -3, -2, -1)
-_OF_FEATURES = dataclasses.replace(TOKENS, drop_out=HIDDEN_DROPOUT)  # as `FeatureHead` computes it
-# Tags are taken to encode entities if at least this fraction of the tags other than O have a prefix such as
-# B-.
-_ENTITY_FRACTION = 0.5
-_MAX_BYTES = 2 << 30  # features that take more memory are not stored, but computed in each step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,13 +175,11 @@ class WordLines(LineReader):
         return {"text_a": self.checked(words, "text")}
 
     def value(self, row: Mapping[str, Any], field: str, key: str) -> list[str]:
-        return json_list(row, key)
+        return words_of(row, key)
 
     def examples(self, rows: Sequence[tuple[int, dict[str, Any]]]) -> TaggedSentences:
-        lines = [line for line, _ in rows]
-        words = [row["text_a"] for _, row in rows]
-        places = [[line] * len(each) for line, each in zip(lines, words, strict=True)]
-        return TaggedSentences(SOURCE, words, [], lines, places, ids_of(rows), rows=len(rows))
+        words, documents = [row["text_a"] for _, row in rows], [line for line, _ in rows]
+        return TaggedSentences(SOURCE, words, [], documents, ids_of(rows), rows=len(rows))
 
 
 class TaggingTask(FinetuneTask):
@@ -212,8 +189,6 @@ class TaggingTask(FinetuneTask):
     config: TaggingConfig
     Lines = WordLines
     title = "tagging (tagging, conll)"
-    file_formats = word_files.FORMATS
-    fields_of_formats: ClassVar = {"id": ("jsonl",)}
     formats = (".conll", ".txt", ".tsv", ".jsonl")
     export_head = "token_classification"
 
@@ -222,21 +197,13 @@ class TaggingTask(FinetuneTask):
 
     def read_training(self, path: str) -> TaggedSentences:
         examples = self._read(path)
-        self.training_columns = examples.width
         counts = Counter(tag for tags in examples.tags for tag in tags)
-        of_entities = entities.entity_fraction(counts) >= _ENTITY_FRACTION
-        check_counts(counts, path, "tag", may_differ=of_entities)
-        if of_entities:
-            self.labels = entities.tag_set(filter(entities.is_entity_tag, counts))
-        else:
-            self.labels = tuple(sorted(counts))
-            if entities.OUTSIDE in self.labels:
-                examples.notes.append("the tags have no prefix (B-, I-): entities are not scored")
-        problems = list(examples.problems(self._unknown))
-        for problem in filter(None, problems):
-            examples.skip(problem)
-        examples.check()
-        return self._converted(examples.where([not problem for problem in problems]))
+        independent = [tag for tag in counts if not entities.is_entity_tag(tag)]
+        check_counts(counts, path, may_differ=not independent)
+        self.labels = tuple(sorted(counts)) if independent else entities.tag_set(counts)
+        if independent and entities.OUTSIDE in self.labels:
+            examples.notes.append(f"{independent[0]!r} has no prefix (B-, I-): entities are not scored")
+        return self._converted(examples)
 
     @property
     def of_entities(self) -> bool:
@@ -297,55 +264,39 @@ class TaggingTask(FinetuneTask):
 
     def read(self, path: str) -> TaggedSentences:
         examples = self._read(path)
-        examples.note_unknown(examples.problems(self._unknown))
+        unknown = ((id_, self._unknown(tags)) for id_, tags in zip(examples.ids, examples.tags, strict=True))
+        examples.note_unknown(f"sentence {id_}: {problem}" if problem else "" for id_, problem in unknown)
         return self._converted(examples)
 
     def read_unlabeled(
         self, path: str, *, test: bool = False, format: str = "auto", **columns: Any
     ) -> TaggedSentences:
-        """Returns the sentences of a file; test files have the same columns as the other splits.
-
-        Raises:
-            UserError: as of `read_sentences`; without `text_a`, a file may have no more columns than the
-                training file had.
-        """
+        """Returns the sentences of a file; test files have the same columns as the other splits."""
         data = self.config.data
-        format = self.unlabeled_format(path, format, columns)
-        word, id = columns.get("text_a", data.text_a), columns.get("id", data.id)
-        most = 0 if "text_a" in columns else self.training_columns
-        return self._with_context(
-            read_sentences(path, word=word, id=id, format=format, tagged=False, most_columns=most)
-        )
+        if columns.get("text_b"):
+            raise UserError("--text_b: the task does not use it")
+        word, id_ = columns.get("text_a", data.text_a), columns.get("id", data.id)
+        format = data.format if format == "auto" else format
+        return self._converted(read_sentences(path, word=word, id=id_, format=format, tagged=False))
 
     def _read(self, path: str) -> TaggedSentences:
         data = self.config.data
         return read_sentences(path, word=data.text_a, tag=data.label, id=data.id, format=data.format)
 
-    def _with_context(self, examples: TaggedSentences) -> TaggedSentences:
-        if self.config.document_context and not examples.has_documents:
-            examples.notes.append("document_context=true: no documents are marked, and all sentences are one")
-        return examples
-
-    @property
-    def stream_warning(self) -> str:
-        if not self.config.document_context:
-            return ""
-        return f"document_context=true: in {SOURCE} and requests, a sentence is read without those around it"
-
-    def _unknown(self, tag: str) -> str:
-        usable = self.of_entities and entities.is_entity_tag(tag)
-        known = tag in self.labels or (usable and entities.to_bio2([tag])[0] in self.labels)
-        return "" if known else unknown_label(self.labels, tag, "tag")
+    def _unknown(self, tags: Sequence[str]) -> str:
+        for tag in dict.fromkeys(tags):
+            usable = self.of_entities and entities.is_entity_tag(tag)
+            if tag not in self.labels and not (usable and entities.to_bio2([tag])[0] in self.labels):
+                return unknown_label(self.labels, tag)
+        return ""
 
     def _converted(self, examples: TaggedSentences) -> TaggedSentences:
         if self.of_entities:
             tags = [[t if entities.is_entity_tag(t) else f"I-{t}" for t in one] for one in examples.tags]
-            scheme, invalid = entities.detect_scheme(tags)
-            if invalid:
-                what = counted(invalid, "tag is", "tags are")
-                examples.notes.append(f"{what} invalid in {scheme} and read as by conlleval")
             examples.tags = [entities.to_bio2(one) for one in tags]
-        return self._with_context(examples)
+        if self.config.document_context and not examples.has_documents:
+            examples.notes.append("document_context=true: no documents are marked, and all sentences are one")
+        return examples
 
     def encode(self, examples: TaggedSentences) -> TaggedRows:
         return encode(

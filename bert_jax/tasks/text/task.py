@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from etils import epy
@@ -19,21 +20,17 @@ from bert_jax.models.heads.structures import ClassificationHead
 from bert_jax.objectives.baselines import BilstmClassification, ClassificationAndLM
 from bert_jax.objectives.classification import Classification
 from bert_jax.settings.config_fields import option
-from bert_jax.tasks import error_analysis, metrics, table
-from bert_jax.tasks.base import TableConfig, TableTask
+from bert_jax.tasks import metrics, table
+from bert_jax.tasks.base import TableConfig, TableData, TableTask, WindowsConfig
 from bert_jax.tasks.metrics import Metric
 from bert_jax.tasks.predictions import ClassPredictions, NumberPredictions, TablePredictions
 from bert_jax.tasks.registry import TaskSpec
-from bert_jax.tasks.rows import assembly
+from bert_jax.tasks.rows import assembly, windows
 from bert_jax.tasks.rows.batches import NO_TARGET, EncodedRows
-from bert_jax.tasks.table import (
-    LABEL_SEPARATOR,
-    Examples,
-    label_numbers,
-    list_counts,
-    list_in_cell,
-    unknown_label,
-)
+from bert_jax.tasks.table import LABEL_SEPARATOR, Examples, json_text, label_numbers, list_counts
+
+with epy.lazy_imports():  # it takes seconds to import
+    from sklearn import metrics as sklearn_metrics
 
 TRANSFORMER, BILSTM_ATTENTION = "transformer", "bilstm_attention"  # values of `encoder`
 _ENCODERS = (TRANSFORMER, "bilstm", BILSTM_ATTENTION)
@@ -42,10 +39,12 @@ _MODEL_FIELDS = (
     *("vocab_size", "embedding_size", "hidden_dropout_prob", "max_position_embeddings", "model_type"),
     *("initializer", "initializer_range", "layer_norm_eps", "norm", "norm_bias", "dtype"),
 )
+_THRESHOLD = 0.5  # of the probability of a label that is predicted, where a text has several
+_BY_LANGUAGE = "accuracy_"  # begins the name of the metric of one language
 
 
 @dataclasses.dataclass(frozen=True)
-class TextConfig(TableConfig):
+class TextConfig(TableConfig, WindowsConfig):
     """The fields of tasks on texts and pairs of texts."""
 
     encoder: str = option(
@@ -69,6 +68,13 @@ class TextConfig(TableConfig):
 
 
 @dataclasses.dataclass(frozen=True)
+class ClassificationData(TableData):
+    """The `config.data.*` fields of classification."""
+
+    language: str = option("", "the column of the language of a text; each language is scored, too")
+
+
+@dataclasses.dataclass(frozen=True)
 class ClassificationConfig(TextConfig):
     """The fields of classification."""
 
@@ -78,10 +84,14 @@ class ClassificationConfig(TextConfig):
     positive_label: str = option(
         "", "of two labels: the one whose F1 the metric `f1` is; empty: the second one, as the run lists them"
     )
+    data: ClassificationData = ClassificationData()
 
 
 class TextTask(TableTask):
     """Base class of tasks that predict from the [CLS] of a text or a pair of texts.
+
+    With `config.doc_stride`, texts longer than a row are split into windows. Each window is trained with the
+    label of the example, and the prediction of an example is the mean of the outputs of its windows.
 
     Attributes:
         kind: the `kind` of `objectives.classification.Classification`.
@@ -89,7 +99,7 @@ class TextTask(TableTask):
         class_weights: weights in the loss, in the order of the labels; empty if all are 1.
     """
 
-    Config = TextConfig
+    Config: ClassVar[type[TextConfig]] = TextConfig
     config: TextConfig
     kind: str
     target_dtype: type = np.int32
@@ -104,7 +114,9 @@ class TextTask(TableTask):
         return self._numbered[1]
 
     def set_up(self) -> None:
-        super().set_up()
+        c, pairs = self.config, bool(self.columns.text_b)
+        room = self.tokenizer.layout.room(c.max_seq_length, pairs)
+        windows.check_stride(c.doc_stride, c.max_seq_length, room, pairs)
         if self.config.encoder == BILSTM_ATTENTION and not self.columns.text_b:
             raise UserError(f"encoder={BILSTM_ATTENTION}: the rows have no second text to attend to")
         if self.config.lm_weight and not self.model_config.causal:
@@ -121,7 +133,7 @@ class TextTask(TableTask):
             examples,
             texts_a=examples.texts_a + examples.texts_b,
             texts_b=examples.texts_b + examples.texts_a,
-            **{name: getattr(examples, name) * 2 for name in ("ids", "labels", "lines", "languages")},
+            **{name: getattr(examples, name) * 2 for name in ("ids", "labels", "languages")},
         )
 
     @classmethod
@@ -141,13 +153,16 @@ class TextTask(TableTask):
 
     def read(self, path: str) -> Examples:
         examples = super().read(path)
-        if self.labels:
-            unknown = zip(examples.lines, map(self._unknown, examples.labels), strict=True)
-            examples.note_unknown(
-                f"{path}:{line}: {table.unknown_label(self.labels, names[0])}" if names else ""
-                for line, names in unknown
-            )
+        unknown = zip(examples.ids, map(self._unknown, examples.labels), strict=True) if self.labels else ()
+        examples.note_unknown(
+            f"row {id_}: {table.unknown_label(self.labels, names[0])}" if names else ""
+            for id_, names in unknown
+        )
         return examples
+
+    def read_training(self, path: str) -> Examples:
+        known = self.columns == self.spec.columns and self.spec.train_columns
+        return self.read_labeled(path, known or self.columns)
 
     def _unknown(self, label: Any) -> list[str]:
         names = label if isinstance(label, tuple) else (label,)
@@ -172,7 +187,7 @@ class TextTask(TableTask):
     def objective(self) -> Classification:
         c, layout = self.config, self.tokenizer.layout
         labels = len(self.labels) or 1
-        described = (self.model_config, labels, self.kind, self.class_weights, self.has_windows)
+        described = (self.model_config, labels, self.kind, self.class_weights, bool(c.doc_stride))
         if c.encoder != TRANSFORMER:
             return BilstmClassification(
                 *described,
@@ -219,6 +234,7 @@ class TextClassification(TextTask):
 
     def parse_label(self, text: str) -> int | str:
         """Returns the number of a label, or its name if the labels are not known yet."""
+        text = self.spec.spellings.get(text.strip(), text)
         return table.label_index(self.numbers, text) if self.labels else text
 
     def parse_any_label(self, text: str) -> int | str:
@@ -247,6 +263,29 @@ class TextClassification(TextTask):
     @property
     def scorers(self) -> Mapping[str, Metric]:
         return metrics.CLASSIFICATION | {"f1": functools.partial(metrics.f1, positive=self.positive)}
+
+    @property
+    def known_metrics(self) -> tuple[str, ...]:
+        given = metrics.listed(self.config.metrics) if self.columns.language else ()
+        return (
+            *(["average"] if self.columns.language else []),
+            *self.scorers,
+            *(name for name in given if name.startswith(_BY_LANGUAGE)),
+        )
+
+    def score(self, predictions: TablePredictions) -> dict[str, float]:
+        """Returns the value of each metric; `average` is the mean of the accuracies of the languages."""
+        predicted, targets = predictions.predicted, predictions.targets
+        scores = {_BY_LANGUAGE + name: x["accuracy"] for name, x in predictions.breakdown().items()}
+        scores["average"] = float(np.mean([*scores.values()] or metrics.accuracy(predicted, targets)))
+        scores |= {
+            name: float(self.scorers[name](predicted, targets))
+            for name in self.metrics
+            if name in self.scorers
+        }
+        if missing := [name for name in self.metrics if name not in scores]:
+            raise UserError(f"metrics={missing[0]}: {predictions.examples.path} has no row of this language")
+        return {name: scores[name] for name in self.metrics}
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -315,12 +354,6 @@ def parse_class_weights(text: str, labels: Sequence[str], targets: Sequence[int]
     return tuple(weights.get(label, 1.0) for label in labels)
 
 
-with epy.lazy_imports():  # it takes seconds to import
-    from sklearn import metrics as sklearn_metrics
-
-_THRESHOLD = 0.5
-
-
 @dataclasses.dataclass
 class LabelSets(ClassPredictions):
     """Predictions of a multi-label classification: all labels whose probability is above 0.5.
@@ -349,37 +382,18 @@ class LabelSets(ClassPredictions):
     def truths(self) -> list[list[str]]:
         return [list(labels) for labels in self.examples.labels]
 
-    def confusions(self) -> None:
-        """Returns None, because a text has several labels."""
-
-    def plot(self, path: str) -> None:
-        error_analysis.plot_by_label(path, _f1(self.predicted, self.targets, None), self.labels, "F1")
+    def breakdown(self) -> dict[str, dict[str, float]]:
+        return {}
 
 
-def _f1(predicted: np.ndarray, targets: np.ndarray, average: str | None) -> Any:
-    if targets.shape[1] > 1:
-        return sklearn_metrics.f1_score(targets, predicted, average=average, zero_division=0.0)
-    # scikit-learn takes a single column for two classes.
-    of_label = sklearn_metrics.f1_score(targets[:, 0] > 0, predicted[:, 0] > 0, zero_division=0.0)
-    return of_label if average else np.array([of_label])
+def _f1(predicted: np.ndarray, targets: np.ndarray, average: str) -> Any:
+    if targets.shape[1] == 1:  # scikit-learn takes a single column for two classes
+        return metrics.f1(predicted[:, 0] > 0, targets[:, 0] > 0)
+    return sklearn_metrics.f1_score(targets, predicted, average=average, zero_division=0.0)
 
 
 def _exact_match(predicted: np.ndarray, targets: np.ndarray) -> Any:
     return np.mean(np.all(predicted == targets, axis=1))
-
-
-def _parse(text: str) -> tuple[str, ...]:
-    given = list_in_cell(text, "label")
-    if given is None:
-        if text.strip().startswith("[") and text.strip().endswith("]"):
-            raise ValueError(
-                f"the labels {text.strip()!r:.80} are no JSON list of texts or numbers, such as "
-                '["a", "b"] or [1, 2]'
-            )
-        given = text.split(LABEL_SEPARATOR)
-    elif several := next((label for label in given if LABEL_SEPARATOR in label), ""):
-        raise ValueError(f"the label {several!r} has a {LABEL_SEPARATOR!r}, which separates labels")
-    return tuple(dict.fromkeys(label.strip() for label in given if label.strip()))
 
 
 class MultiLabel(TextTask):
@@ -411,13 +425,10 @@ class MultiLabel(TextTask):
         return examples
 
     def parse_label(self, text: str) -> tuple[str, ...]:
-        found = _parse(text)
-        for label in found:
-            if self.labels and label not in self.numbers:
-                raise ValueError(unknown_label(self.labels, label))
-        return found
-
-    parse_any_label = staticmethod(_parse)
+        """Returns the labels of a text: a JSON list, or names with commas between."""
+        if text.lstrip().startswith("["):
+            text = json_text(json.loads(text), "label", "label")
+        return tuple(dict.fromkeys(filter(None, map(str.strip, text.split(LABEL_SEPARATOR)))))
 
     def targets(self, examples: Examples, names: Sequence[str]) -> np.ndarray:
         """Returns bool [N, C], true for the labels of each example among `names`; no rows without labels."""

@@ -69,7 +69,6 @@ def test_a_run_finds_the_second_texts_and_orders_documents(run, files, pretraine
     capsys.readouterr()
     assert cli.main(["evaluate", f"--workdir={run}", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["scores"] == pytest.approx(best)
-    assert (run / "errors-dev.tsv").read_text().startswith("line\trank\tscore\tbest score\ttext_a")
 
     chosen = list(groups())[::5]
     search = [f"--model={pretrained}", f"--corpus={files / 'docs.txt'}", f"--index={tmp_path / 'index'}"]
@@ -118,7 +117,7 @@ def test_rows_have_markers_and_queries_are_filled_up_with_masks(marked, tmp_path
 
 def examples_of(first, second):
     ids = list(map(str, range(len(first))))
-    return Examples("x.tsv", ids, first, second, [], list(range(2, len(first) + 2)))
+    return Examples("x.tsv", ids, first, second)
 
 
 def test_ranks_are_those_of_scores_by_loops(monkeypatch):

@@ -144,7 +144,7 @@ def test_a_prepared_data_set_is_what_the_files_are(folder, archive, prepare, voc
     found = data_sets.read_unlabeled(path, test=True)
     expected = files.read_unlabeled(file(test_split), test=True)
     assert found.labels == [] and (found.texts_a, found.texts_b) == (expected.texts_a, expected.texts_b)
-    with pytest.raises(UserError, match="a split without labels is one for `bert-jax predict`"):
+    with pytest.raises(UserError, match="a split without labels"):
         data_sets.read(path)
 
 
@@ -164,7 +164,7 @@ def test_the_average_is_over_tasks():
     scores = {
         "cola": {"matthews": 0.5, "accuracy": 0.9},
         "mrpc": {"accuracy": 0.8, "f1": 0.9},
-        "mnli": {"accuracy": 0.7, "accuracy_mismatched": 0.6},
+        "mnli": {"accuracy": 0.65},
     }
     assert tables.average(scores) == pytest.approx((0.5 + 0.85 + 0.65) / 3)
     assert tables.table(scores)[-1].startswith("average   0.6667 over 3 tasks")

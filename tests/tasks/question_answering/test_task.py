@@ -80,7 +80,7 @@ def test_evaluation_and_prediction_agree_with_training(finetuned, files, tmp_pat
     assert json.loads((tmp_path / "new.json").read_text()) == texts
     assert (tmp_path / "nbest_new.json").exists() and (tmp_path / "null_odds_new.json").exists()
     assert cli.main(["evaluate", f"--workdir={finetuned}", f"--input={tmp_path}/new.jsonl"]) == 2
-    assert "'question' is NoneType" in capsys.readouterr().err
+    assert "'question' is not a text" in capsys.readouterr().err
 
 
 @pytest.mark.long

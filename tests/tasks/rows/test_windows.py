@@ -42,34 +42,6 @@ def test_windows_cover_every_token(max_seq_length, length_a, length_b, data):
     assert covered([row[long] for row in rows], texts[long], stride)
 
 
-@settings(max_examples=300, deadline=None)
-@given(
-    st.integers(5, 20), st.integers(0, 60), st.lists(st.integers(0, 30), min_size=2, max_size=4), st.data()
-)
-def test_every_choice_sees_the_same_windows(max_seq_length, length, lengths, data):
-    text = list(range(length))
-    choices = [list(range(100 * number, 100 * number + n)) for number, n in enumerate(lengths, 1)]
-    stride = data.draw(st.integers(1, (max_seq_length - 2) // 2))
-    windows.check_stride(stride, max_seq_length, max_seq_length - 3, pairs=True)
-    rows, cut = windows.split_question(text, choices, max_seq_length - 3, stride)
-    budget, longest = max_seq_length - 3, max(lengths)
-    if length + longest <= budget:
-        assert (rows, cut) == ([(text, choice) for choice in choices], False)
-        return
-    groups = [rows[i : i + len(choices)] for i in range(0, len(rows), len(choices))]
-    parts = [group[0][0] for group in groups]
-    assert parts == [text] if len(parts) == 1 else covered(parts, text, stride)
-    kept = [choice for _, choice in groups[0]]
-    assert rows == [(window, choice) for window in parts for choice in kept]
-    assert kept == [choice[: len(k)] for choice, k in zip(choices, kept, strict=True)]
-    assert cut == (kept != choices)
-    assert max(len(a) + len(b) for a, b in rows) <= budget
-    # What is cut fills the rows, and is never cut below half of one.
-    if cut:
-        assert len(groups) == 1 or max(map(len, kept)) == budget // 2
-        assert len(parts[0]) + max(map(len, kept)) == budget
-
-
 def test_rows_of_a_file():
     texts = ["a bb ccc", "a bb ccc dddd eeeee ffffff", "a"]
     data = assembly.encode(examples(texts, labels=[1, 0, 1]), WordTokenizer(), 5, doc_stride=2)

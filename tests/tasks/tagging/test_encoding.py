@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax.tasks.rows import batches, windows
-from bert_jax.tasks.tagging.encoding import encode
-from bert_jax.tasks.tagging.word_files import TaggedSentences
+from bert_jax.tasks.tagging.sentences import TaggedSentences, encode
 from bert_jax.tokenization import templates
 
 
@@ -35,9 +34,8 @@ def sentences(lengths, documents=None):
         words.append([f"{number + i}x{count}" for i, count in enumerate(pieces)])
         number += len(pieces)
     tags = [["A" if i % 2 else "B" for i in range(len(pieces))] for pieces in lengths]
-    lines = [list(range(len(pieces))) for pieces in lengths]
     ids = [str(i) for i in range(len(words))]
-    return TaggedSentences("f", words, tags, documents or [0] * len(words), lines, ids, rows=len(words))
+    return TaggedSentences("f", words, tags, documents or [0] * len(words), ids, rows=len(words))
 
 
 def row(data, i):

@@ -10,7 +10,7 @@ from support.tags import to_iob1
 
 from bert_jax import cli
 from bert_jax.tasks.tagging import entities
-from bert_jax.tasks.tagging.word_files import read_sentences
+from bert_jax.tasks.tagging.sentences import read_sentences
 
 COLORS, ANIMALS = ("red", "green", "blue"), ("cat", "dog", "bird")
 
@@ -139,8 +139,8 @@ def test_entities_of_a_type_that_training_lacks_are_missed(vocabulary, tmp_path,
     assert task.score(found) == pytest.approx(
         {"f1": 2 * 96 / 196, "precision": 1, "recall": 0.96, "accuracy": 196 / 200}
     )
-    warning = examples.warning()
-    assert "4 of 100 sentences" in warning and f"dev.conll:289: tag {tag!r}" in warning
+    (note,) = examples.notes
+    assert "4 of 100 sentences" in note and f"sentence 96: label {tag!r}" in note
     assert task.loss(rows, outputs) == pytest.approx(0, abs=1e-6)  # of the words with a known tag
-    assert len(list(found.errors())) == 4 and found.confusions().counts.sum() == 200
+    assert [row[1:3] for row in found.mistakes()] == [(found.examples.tags[96][0], "O")] * 4
     assert set(found.breakdown()) == {"PER", tag.removeprefix("B-").removeprefix("I-")}

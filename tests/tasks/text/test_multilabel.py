@@ -80,6 +80,6 @@ def test_labels_that_training_lacks_are_missed(vocabulary, tmp_path):
     assert task.score(found) == pytest.approx(
         {"f1_micro": 2 * 25 / (25 + 26), "f1_macro": 2 / 3, "exact_match": 24 / 25}
     )
-    assert "1 of 25 rows" in examples.warning() and "dev.csv:26: label 'z'" in examples.warning()
-    assert [(error[1], error[2]) for error in found.errors()] == [("x,z", "x")]
+    assert "1 of 25 rows" in examples.notes[0] and "row 24: label 'z'" in examples.notes[0]
+    assert [(error[1], error[2]) for error in found.mistakes()] == [("x,z", "x")]
     assert rows.example_targets().shape == (25, 2)

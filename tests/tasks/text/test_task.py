@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import sklearn.metrics
+from support import fine_tuned
 
 from bert_jax import tasks, tokenization
 from bert_jax.errors import UserError
@@ -83,10 +84,8 @@ def test_labels_that_training_lacks_count_as_errors(vocabulary, tmp_path):
             "matthews": sklearn.metrics.matthews_corrcoef(names, guesses),
         }
     )
-    warning = examples.warning()
-    assert "4 of 100 rows" in warning and "dev.tsv:98: label 'maybe'" in warning and "\n" not in warning
-    assert [error[1:3] for error in found.errors()] == [("maybe", "no"), ("maybe", "yes")] * 2
-    assert found.confusions().counts.tolist() == [[48, 0, 0], [0, 48, 0], [2, 2, 0]]
+    assert "4 of 100 rows" in examples.notes[0] and "row 96: label 'maybe'" in examples.notes[0]
+    assert [row[1:3] for row in found.mistakes()] == [("maybe", "no"), ("maybe", "yes")] * 2
     assert task.loss(rows, np.clip(outputs, 0.1, 0.9)) == pytest.approx(-np.log(0.9))  # of the other rows
     assert "no: 48, yes: 48" in task.describe(examples, rows)
 
@@ -99,3 +98,48 @@ def test_class_weights():
     for text in ("maybe=2", "yes=0", "yes=much", "yes", "yes=2,no=1,yes=3"):
         with pytest.raises(UserError, match="expected balanced, or LABEL=WEIGHT"):
             parse_class_weights(text, labels, [0, 1])
+
+
+def write_xnli(folder):
+    """XNLI-1.0 and XNLI-MT-1.0 with 24 rows of English and of German, and 12 of Chinese."""
+    labels = ("contradiction", "entailment", "neutral")
+    lines = ["language\tgold_label\tsentence1\tsentence2\tpairID"]
+    lines += [
+        f'{name}\t{labels[i % 3]}\tthe "cat" is\ta "dog\t{name}-{i}'
+        for name, count in (("en", 24), ("de", 24), ("zh", 12))
+        for i in range(count)
+    ]
+    of_training = [f"one\ttwo\t{label}" for label in ("contradictory", "entailment", "neutral")] * 8
+    for name, rows in (
+        ("XNLI-1.0/xnli.dev.tsv", lines),
+        ("XNLI-MT-1.0/multinli/multinli.train.en.tsv", ["premise\thypo\tlabel", *of_training]),
+    ):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text("\n".join(rows) + "\n")
+
+
+def test_xnli_is_scored_by_language(vocabulary, tmp_path):
+    write_xnli(tmp_path)
+    metrics = {"metrics": "average,accuracy_zh,accuracy,f1_macro"}
+    task = fine_tuned.make_task(vocabulary, "xnli", tasks.get("xnli").labels, metrics)
+    train, dev = (task.spec.file(str(tmp_path), split) for split in ("train", "dev"))
+    assert task.read_training(train).labels == [0, 1, 2] * 8
+    assert task.read_training(f"{train},{train}").rows == 48
+    # All of English, half of German, a quarter of Chinese.
+    right = np.array([True] * 24 + [True, False] * 12 + [True, False, False, False] * 3)
+    targets = np.array(task.read(dev).labels)
+    guesses = np.where(right, targets, (targets + 1) % 3)
+    found = predictions_of(task, dev, guesses)[3]
+    scores = task.score(found)
+    assert [*scores] == ["average", "accuracy_zh", "accuracy", "f1_macro"]
+    assert scores["average"] == pytest.approx((1 + 0.5 + 0.25) / 3) and scores["accuracy_zh"] == 0.25
+    assert scores["accuracy"] == pytest.approx(39 / 60)
+    assert found.breakdown()["de"] == {"accuracy": 0.5, "examples": 24}
+    found.write(str(tmp_path / "p.tsv"))
+    header, first = (tmp_path / "p.tsv").read_text().splitlines()[:2]
+    assert header.startswith("id\tlanguage\tprediction\tp(") and first.startswith("en-0\ten\tcontradiction")
+    other = fine_tuned.make_task(vocabulary, "xnli", task.labels, {"metrics": "accuracy_fr"})
+    with pytest.raises(UserError, match="accuracy_fr"):
+        other.score(found)
+    unlabeled = task.read_unlabeled(dev)
+    assert unlabeled.labels == unlabeled.languages == [] and unlabeled.texts_b[0] == 'a "dog'

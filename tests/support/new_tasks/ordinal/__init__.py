@@ -90,8 +90,7 @@ class OrdinalTask(TableTask):
         return self.labels.index(text) if self.labels else text
 
     def encode(self, examples):
-        c = self.config
-        return assembly.encode(examples, self.tokenizer, c.max_seq_length, c.doc_stride)
+        return assembly.encode(examples, self.tokenizer, self.config.max_seq_length)
 
     def objective(self):
         return Ordinal(self.model_config, len(self.labels), self.config.spread)

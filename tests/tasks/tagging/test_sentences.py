@@ -1,9 +1,12 @@
 import gzip
 import json
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
-from bert_jax.tasks.tagging.word_files import read_sentences
+from bert_jax.errors import UserError
+from bert_jax.tasks.tagging.sentences import read_sentences
 
 CONLL = """-DOCSTART- -X- -X- O
 
@@ -34,7 +37,6 @@ def test_columns(tmp_path, name, separator, end):
     assert found.words == [["EU", "rejects"], ["Peter"]]
     assert found.tags == [["I-ORG", "O"], ["I-PER"]]
     assert (found.documents, found.has_documents, found.ids) == ([0, 1], True, ["0", "1"])
-    assert found.lines == [[3, 4], [8]] and found.warning() == ""
     assert read_sentences(path, word="1", tag="-2").tags == [["I-NP", "I-VP"], ["I-NP"]]
     assert read_sentences(path, tagged=False).tags == []
 
@@ -48,5 +50,22 @@ def test_json(tmp_path):
     path = written(tmp_path, "\n".join(map(json.dumps, rows)), "f.jsonl")
     found = read_sentences(path, id="key")
     assert (found.words, found.tags) == ([["a", ""], ["b"], ["c"]], [["O", "B-X"], ["O"], ["O"]])
-    assert (found.documents, found.ids, found.lines[0]) == ([0, 0, 1], ["7", "1", "2"], [1, 1])
+    assert (found.documents, found.ids) == ([0, 0, 1], ["7", "1", "2"])
     assert read_sentences(path, tag="words").tags == found.words
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "f.parquet")
+    assert read_sentences(str(tmp_path / "f.parquet")).words == found.words
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("f.conll", "a\tO\nb\tO\tO\n\n", ":1: line 2 has 3 columns, expected 2"),
+        ("f.conll", "a sentence here\nand another one here\n", ":1: line 2 has 4 columns"),
+        ("f.jsonl", '{"words": ["a"], "tags": []}', ":1: 1 word and 0 tags"),
+        ("f.jsonl", '{"words": ["a"], "tags": [1]}', ":1: 'tags': expected a list of strings"),
+        ("f.csv", "a,O", "expected a name that ends in"),
+    ],
+)
+def test_mistakes_name_the_file_and_the_line(tmp_path, name, content, message):
+    with pytest.raises(UserError, match=f"{name}{message}|{name}: {message}"):
+        read_sentences(written(tmp_path, content, name))
