@@ -1,13 +1,11 @@
 """A small record directory with known rows, and the protocol buffer of a row."""
 
-import json
-import os
-
 import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from support import processes
 
-from bert_jax.data import manifests, packed, tfrecord
+from bert_jax.data import packed
 
 
 @pytest.fixture(scope="session")
@@ -66,58 +64,16 @@ def make_records(tmp_path):
         seed=0,
         **manifest,
     ):
-        rng = np.random.default_rng(seed)
-        directory = str(tmp_path / name)
-        os.makedirs(directory)
-        entries, written = {}, {}
-        for split, sizes in splits:
-            files, written[split] = [], []
-            for number, size in enumerate(sizes):
-                rows = [_random_row(rng, length, vocab_size) for _ in range(size)]
-                path = f"{split}-{number:05d}-of-{len(sizes):05d}.tfrecord"
-                records, size = tfrecord.write_records(
-                    os.path.join(directory, path), map(packed.encode_row, rows)
-                )
-                files.append({"name": path, "rows": records, "bytes": size})
-                written[split] += rows
-            sequences = [sequence for row in written[split] for sequence in row]
-            lengths = np.bincount([len(s.ids) for s in sequences], minlength=length + 1)
-            entries[split] = manifests.merge_splits(
-                [
-                    {
-                        "documents": 7,
-                        "rows": len(written[split]),
-                        "sequences": len(sequences),
-                        "tokens": sum(len(s.ids) for s in sequences),
-                        "random_next": sum(s.next_sentence_label for s in sequences),
-                        "sequence_lengths": lengths.tolist(),
-                        "files": files,
-                    }
-                ],
-                length,
-            )
-        content = {
-            "schema": "packed",
-            "version": 1,
-            "seed": 1,
-            "max_seq_length": length,
-            "max_sequences_per_row": 4,
-            "splits": entries,
-            "vocabulary": {
-                "kind": "wordpiece",
-                "file": "vocab.txt",
-                "digest": "d",
-                "size": vocab_size,
-                "lower_case": True,
-                "strip_accents": True,
-            },
-            "special_ids": {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4},
-            "sources": [{"name": name}],
-            "fingerprint": name,
-        } | manifest
-        with open(os.path.join(directory, "manifest.json"), "w") as file:
-            json.dump(content, file)
-        return directory, written
+        rng, directory = np.random.default_rng(seed), str(tmp_path / name)
+        rows = {
+            split: [[_random_row(rng, length, vocab_size) for _ in range(size)] for size in sizes]
+            for split, sizes in splits
+        }
+        vocabulary = {"kind": "wordpiece", "file": "vocab.txt", "digest": "d", "size": vocab_size}
+        vocabulary |= {"lower_case": True, "strip_accents": True}
+        fields = {"vocabulary": vocabulary, "sources": [{"name": name}], "fingerprint": name, "seed": 1}
+        processes.write_splits(directory, rows, length, **fields | manifest)
+        return directory, {split: [row for part in parts for row in part] for split, parts in rows.items()}
 
     return make
 

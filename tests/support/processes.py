@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -54,49 +55,57 @@ def write_vocabulary(path, words=95):
     return path
 
 
+def write_splits(directory, splits, length, **manifest):
+    """Writes {split: the rows of each of its files} and their manifest into a new directory."""
+    directory = Path(directory)
+    directory.mkdir(parents=True)
+    entries = {}
+    for split, files in splits.items():
+        written = []
+        for number, rows in enumerate(files):
+            path = directory / f"{split}-{number:05d}-of-{len(files):05d}.tfrecord"
+            count, size = tfrecord.write_records(str(path), map(packed.encode_row, rows))
+            digest = verification.file_digest(str(path))
+            written.append({"name": path.name, "rows": count, "bytes": size, "crc32c": digest})
+        rows = [row for rows in files for row in rows]
+        sequences = [sequence for row in rows for sequence in row]
+        lengths = [len(sequence.ids) for sequence in sequences]
+        part = {
+            "documents": len(rows),
+            "rows": len(rows),
+            "sequences": len(sequences),
+            "tokens": sum(lengths),
+            "random_next": sum(sequence.next_sentence_label == 1 for sequence in sequences),
+            "sequence_lengths": np.bincount(lengths, minlength=length + 1).tolist(),
+            "files": written,
+        }
+        entries[split] = manifests.merge_splits([part], length)
+    content = {
+        "schema": packed.SCHEMA,
+        "version": manifests.VERSIONS[packed.SCHEMA],
+        "max_seq_length": length,
+        "max_sequences_per_row": SEQUENCES,
+        "splits": entries,
+        "special_ids": {name: number for number, name in enumerate(("pad", "unk", "cls", "sep", "mask"))},
+        "sources": [],
+    }
+    (directory / "manifest.json").write_text(json.dumps(content | manifest))
+
+
 def write_records(directory, words=95, rows=64, eval_rows=12, seed=0, nsp="next", length=LENGTH):
     """A directory as `bert-jax data` makes it, of random tokens; returns its path."""
     directory = Path(directory)
-    directory.mkdir(parents=True)
-    tokenizer = tokenization.load(write_vocabulary(directory / "vocab.txt", words))
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer = tokenization.load(write_vocabulary(Path(folder) / "vocab.txt", words))
+        vocabulary = tokenizer.settings()
     rng = np.random.default_rng(seed)
-    splits = {}
-    for split, count in (("train", rows), ("eval", eval_rows)):
-        made = [_random_row(rng, tokenizer, nsp, length) for _ in range(count)]
-        name = f"{split}-00000-of-00001.tfrecord"
-        written, size = tfrecord.write_records(str(directory / name), map(packed.encode_row, made))
-        sequences = [sequence for row in made for sequence in row]
-        part = {
-            "documents": count,
-            "rows": written,
-            "sequences": len(sequences),
-            "tokens": sum(len(sequence.ids) for sequence in sequences),
-            "random_next": sum(sequence.next_sentence_label == 1 for sequence in sequences),
-            "sequence_lengths": np.bincount([len(s.ids) for s in sequences], minlength=length + 1).tolist(),
-            "files": [
-                {
-                    "name": name,
-                    "rows": written,
-                    "bytes": size,
-                    "crc32c": verification.file_digest(str(directory / name)),
-                }
-            ],
-        }
-        splits[split] = manifests.merge_splits([part], length)
-    manifest = {
-        "schema": packed.SCHEMA,
-        "nsp": nsp,
-        "version": manifests.VERSIONS[packed.SCHEMA],
-        "seed": seed,
-        "max_seq_length": length,
-        "max_sequences_per_row": SEQUENCES,
-        "splits": splits,
-        "vocabulary": tokenizer.settings(),
-        "special_ids": {name: number for number, name in enumerate(("pad", "unk", "cls", "sep", "mask"))},
-        "sources": [],
-        "fingerprint": f"random-{words}-{rows}-{seed}",
+    splits = {
+        split: [[_random_row(rng, tokenizer, nsp, length) for _ in range(count)]]
+        for split, count in (("train", rows), ("eval", eval_rows))
     }
-    (directory / "manifest.json").write_text(json.dumps(manifest))
+    fields = {"vocabulary": vocabulary, "fingerprint": f"random-{words}-{rows}-{seed}"}
+    write_splits(directory, splits, length, nsp=nsp, seed=seed, **fields)
+    write_vocabulary(directory / "vocab.txt", words)
     return directory
 
 
