@@ -9,7 +9,7 @@ from typing import cast
 import jax
 
 from bert_jax.models.baselines.bilstm_classifier import HEAD, BilstmClassifier
-from bert_jax.models.baselines.classification_lm import ClassificationAndLanguageModel
+from bert_jax.models.heads.pretraining import ClassificationAndLanguageModel
 from bert_jax.models.heads.structures import LSTM, MASKED_LM, ClassificationHead, MaskedLMHead
 from bert_jax.objectives import losses
 from bert_jax.objectives.base import Batch, Pairs, Params, Rngs

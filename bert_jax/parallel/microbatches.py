@@ -67,14 +67,9 @@ def join_rows(split: Any) -> Any:
 
 
 def summed(function: Callable[[Batch], Any], batch: Batch, count: int) -> Any:
-    """Returns the sums of the results of a function over the microbatches of a batch.
+    """Returns the sums of the results of a function over `count` microbatches of a batch [B, ...].
 
-    Each row has the same dropout as in the whole batch.
-
-    Args:
-        function: rows of the batch -> tree of sums over them.
-        batch: a tree of arrays [B, ...].
-        count: the number of microbatches, which divides B.
+    The function maps rows to a tree of sums over them. Each row has the same dropout as in the whole batch.
     """
     if count == 1:
         return function(batch)
@@ -89,15 +84,10 @@ def summed(function: Callable[[Batch], Any], batch: Batch, count: int) -> Any:
 
 
 def mapped(function: Callable[[Batch], Any], batch: Batch, count: int, *, recompute: bool = False) -> Any:
-    """Returns the results of a function for all rows of a batch, one microbatch at a time.
+    """Returns the results of a function for all rows of a batch, one of `count` microbatches at a time.
 
-    Each row has the same dropout as in the whole batch.
-
-    Args:
-        function: rows of the batch -> tree of arrays with these rows along axis 0.
-        batch: see `summed`.
-        count: the number of microbatches, which divides B.
-        recompute: whether the backward pass computes the activations of each microbatch again.
+    The function maps rows to a tree of arrays with these rows along axis 0. Each row has the same dropout as
+    in the whole batch. With `recompute` the backward pass computes the activations again.
     """
     if count == 1:
         return function(batch)
@@ -128,17 +118,11 @@ Key = TypeVar("Key")
 
 
 def pipelined(compute: Callable[[Any], Any], batches: Iterable[tuple[Key, Any]]) -> Iterator[tuple[Key, Any]]:
-    """Yields the output of every batch in order, as an array, or a tree of arrays, on the host.
+    """Yields the key and the output of every (key, batch) pair in order, as arrays on the host.
 
-    The next batch is dispatched before the output of the previous one is copied to the host, so that the
-    devices always have work. At most `IN_FLIGHT` outputs are in device memory at a time.
-
-    Args:
-        compute: dispatches a batch and returns its output without waiting for it.
-        batches: (key, batch) pairs, which are read lazily.
-
-    Yields:
-        (key, output) pairs.
+    `compute` dispatches a batch and returns its output without waiting for it. The next batch is dispatched
+    before the output of the previous one is copied to the host, so that the devices always have work. At most
+    `IN_FLIGHT` outputs are in device memory at a time.
     """
     pending: deque[tuple[Key, Any]] = deque()
     for key, batch in batches:

@@ -37,7 +37,7 @@ def config_for(config: EncoderConfig, mesh: jax.sharding.Mesh) -> EncoderConfig:
 def place(
     params: Mapping[str, Any], stacked: Collection[str], mesh: jax.sharding.Mesh, dtype: str
 ) -> dict[str, Any]:
-    """Returns parameters on every device of a mesh, stacked ones as `UnstackedLayers` where that is faster.
+    """Returns parameters by name on every device of a mesh, those of layers in the fastest form.
 
     Args:
         params: arrays by name, on the host or on the devices of the mesh. Those on CPUs are copied only if

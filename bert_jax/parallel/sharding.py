@@ -49,17 +49,11 @@ def mesh_of(config: MeshConfig, devices: Any = None) -> Mesh:
 
 
 def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Any = None) -> Mesh:
-    """Returns a mesh with the axes (data, fsdp, tensor).
+    """Returns a mesh with the axes (data, fsdp, tensor) on some devices, or on all.
 
-    On several TPU slices, one axis extends over the slices, through the data-center network: `data`, whose
-    traffic is one all-reduce per step, if its size allows it, or else `fsdp`. The other axes stay within a
-    slice.
-
-    Args:
-        data: the size of this axis. One of the three sizes may be -1, which stands for the remaining devices.
-        fsdp: the size of this axis.
-        tensor: the size of this axis.
-        devices: the devices to use; all devices by default.
+    One of the three sizes may be -1, which stands for the remaining devices. On several TPU slices, one axis
+    extends over the slices, through the data-center network: `data`, whose traffic is one all-reduce per
+    step, if its size allows it, or else `fsdp`. The other axes stay within a slice.
 
     Raises:
         UserError: the sizes are invalid, their product is not the number of devices, or they do not fit the
@@ -105,14 +99,9 @@ def _split_over_slices(sizes: list[int], slices: int) -> tuple[list[int], list[i
 
 
 def partition_spec(names: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
-    """Returns the PartitionSpec of an array with these logical axis names.
+    """Returns the PartitionSpec of an array by the logical names, or None, and the sizes of its dimensions.
 
     A dimension that no rule fits is replicated.
-
-    Args:
-        names: the logical name of each dimension, or None.
-        shape: the size of each dimension.
-        mesh: the device mesh.
     """
     spec: list[Any] = [None] * len(names)
     used: set[str] = set()
@@ -149,14 +138,9 @@ def unbox(boxed: Any) -> Any:
 
 
 def abstract_replicated(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
-    """Returns the shapes of the parameters that `init` creates, replicated over the mesh.
+    """Returns the shapes, with shardings, of the parameters that `init` creates, replicated over the mesh.
 
-    Args:
-        init: maps a PRNG key to parameters boxed with their logical axis names.
-        mesh: the device mesh.
-
-    Returns:
-        A tree of ShapeDtypeStructs with shardings.
+    `init` maps a PRNG key to parameters boxed with their logical axis names.
     """
     return shapes_replicated(jax.eval_shape(init, abstract_key()), mesh)
 
@@ -175,15 +159,10 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def check_batch_size(batch_size: int, mesh: Mesh, accumulate_steps: int = 1) -> None:
-    """Checks that each part of the batch divides evenly over the devices.
+    """Raises UserError if the rows of a global batch are not a multiple of data x fsdp x accumulate_steps.
 
-    Args:
-        batch_size: rows of the global batch.
-        mesh: the device mesh.
-        accumulate_steps: the number of parts; 0 for one that is chosen later, among those that divide it.
-
-    Raises:
-        UserError: `batch_size` is not a multiple of data x fsdp x accumulate_steps.
+    `accumulate_steps` is the number of microbatches; 0 for one that is chosen later, among those that divide
+    the batch.
     """
     accumulate_steps = accumulate_steps or 1
     parts = mesh.shape["data"] * mesh.shape["fsdp"] * accumulate_steps
@@ -289,10 +268,10 @@ def _sum_over_data(x: jax.Array) -> jax.Array:
 def jit_train_step(
     train_step: Callable, mesh: Mesh, shardings: Any, recomputes: bool = False
 ) -> MeshFunction:
-    """Returns the train step compiled for the mesh.
+    """Returns a train step (state, batch, seed) -> (state, metrics) compiled for the mesh.
 
     Args:
-        train_step: (state, batch, seed) -> (state, metrics).
+        train_step: the function.
         mesh: the device mesh.
         shardings: the shardings of the train state, whose buffers are donated.
         recomputes: whether it computes activations again to free their memory (`model.remat`).

@@ -56,31 +56,24 @@ class AttentionOptions:
         return LANES // self.head_size
 
     @property
-    def key_scale(self) -> float:
-        """Returns the factor of what `differentiate` adds up for keys."""
-        return _LN_2 * self.value_scale
-
-    @property
     def value_scale(self) -> float:
         """Returns the factor of what `differentiate` adds up for values."""
         return 1 / (1 - self.rate)
+
+    @property
+    def key_scale(self) -> float:
+        """Returns the factor of what it adds up for keys."""
+        return _LN_2 * self.value_scale
 
 
 def attend(
     options: AttentionOptions, query: jax.Array, key: jax.Array, value: jax.Array, mask: ByHead, drop: ByHead
 ) -> Generator[None, None, tuple[jax.Array, list[jax.Array]]]:
-    """Computes attention.
+    """Returns attention [queries, 128] in the dtype of the query, and the statistics for `differentiate`.
 
-    Inputs:
-        query: [queries, 128], biased, rotated and `scaled`.
-        key: [keys, 128], biased and rotated.
-        value: [keys, 128], biased.
-        mask: see `masker`.
-        drop: see `dropper`.
-
-    Returns:
-        [queries, 128] in the dtype of the query; and for each head the binary logarithms of the softmax's
-        denominators, float32 [1, queries], that `differentiate` takes.
+    The query [queries, 128] is biased, rotated and `scaled`, key and value [keys, 128] are biased, the key is
+    rotated; `mask` and `drop` are of `masker` and `dropper`. The statistics are the binary logarithms of
+    the softmax's denominators, float32 [1, queries] for each head.
     """
     logits = _logits(options, query, key, mask)
     yield
@@ -107,13 +100,10 @@ def attend_running(
     largest,
     denominators,
 ) -> None:
-    """Adds what a block of keys contributes to attention.
+    """Adds what a block of keys contributes to attention, to references of float32; see `attend`.
 
-    Inputs:
-        contexts: reference of float32 [128, queries], sums of values times `exponentials`, which are those
-            of logits less `largest`.
-        largest: reference of float32 [heads, queries], the largest logits so far.
-        denominators: as `largest`, the sums of exponentials.
+    `largest` [heads, queries] are the largest logits so far, `denominators` the sums of the exponentials of
+    logits less these, and `contexts` [128, queries] the sums of values times exponentials.
     """
     logits = _logits(options, query, key, mask)
     values = value.T
@@ -140,7 +130,7 @@ def differentiate(
     add: Callable[[int, int, jax.Array], None],
     inner: Callable[[int], jax.Array] | None = None,
 ) -> Generator[None, None, jax.Array]:
-    """Differentiates `attend`.
+    """Returns the gradient of the query of `attend`, float32 [queries, 128], for that of the result.
 
     Inputs:
         gradient: that of the result, [queries, 128].
@@ -150,9 +140,6 @@ def differentiate(
             `options.value_scale` at last.
         inner: function (head) that returns the sums over all keys of probabilities times their gradients
             before the factor of dropout, float32 [1, queries]; None if these are all keys.
-
-    Returns:
-        The gradient of the query, float32 [queries, 128].
     """
     logits = _logits(options, query, key, mask)
     d_weights = [dot(value, _only(gradient, lanes), (1, 1)) for lanes in _heads(options)]
@@ -175,10 +162,7 @@ def biased(x: jax.Array, bias: jax.Array) -> jax.Array:
 
 
 def scaled(options: AttentionOptions, query: jax.Array) -> jax.Array:
-    """Returns a query times what makes the powers of two of its logits the exponentials of the softmax.
-
-    It is multiplied before it is rounded.
-    """
+    """Returns a query times what makes the powers of two of its logits the exponentials of the softmax."""
     return query * (options.head_size**-0.5 / _LN_2)
 
 
@@ -211,10 +195,7 @@ def log2(x: jax.Array) -> jax.Array:
 
 
 def seeds_of(options: AttentionOptions, seeds) -> list[tuple[jax.Array, ...]]:
-    """Returns what the dropout of each row is hashed from.
-
-    They are four seeds, see `dropout.kernel_seeds`, and the number of the first head of the block.
-    """
+    """Returns the seeds of each row, see `dropout.kernel_seeds`, and the number of the block's first head."""
     block = pl.program_id(1) * options.heads
     of_rows = ([seeds[row, 0, i] for i in range(5)] for row in range(seeds.shape[0]))
     return [(*(word.astype(jnp.uint32) for word in of_row), head + block) for *of_row, head in of_rows]
@@ -225,13 +206,8 @@ def dropper(
 ) -> ByHead:
     """Returns a function (head, x) that applies dropout to probabilities [keys, queries] or their gradient.
 
-    The factor, 1 / (1 - rate), is left to sums over them, of which there are fewer.
-
-    Inputs:
-        seeds: what `seeds_of` returns for the row.
-        length: tokens of the row.
-        queries: places of the queries in the row.
-        keys: places of the keys in the row.
+    `seeds` are of `seeds_of`, and the places of queries and keys in a row of `length` tokens. The factor,
+    1 / (1 - rate), is left to sums over them, of which there are fewer.
     """
     if not options.rate:
         return lambda head, x: x
@@ -258,16 +234,14 @@ def masker(
 ) -> ByHead:
     """Returns a function (head, x) that masks logits [keys, queries] where a query may not attend to a key.
 
-    It also subtracts the distance of key and query times the slope of the head.
-
-    Inputs:
-        slopes: what `slopes_of` returns for the block.
-        query_ids: sequence ids, int32 [1, queries].
-        key_ids: int32 [keys, 1], or [keys, queries] with the same in each row.
+    It also subtracts the distance of key and query times the slope of the head, of `slopes_of`. The ids are
+    int32 [1, queries] and [keys, 1], or [keys, queries] with the same in each row.
     """
     allowed = query_ids == key_ids
     if options.causal or options.window or options.has_slopes:
-        query, key = _places(queries, keys)
+        shape = keys.size, queries.size
+        query = jax.lax.broadcasted_iota(jnp.int32, shape, 1) + queries.start
+        key = jax.lax.broadcasted_iota(jnp.int32, shape, 0) + keys.start
         if options.causal:
             allowed &= key <= query
         if options.window:
@@ -288,11 +262,7 @@ def slopes_inputs(slopes: jax.Array | None) -> tuple[list[pl.BlockSpec], list[ja
 def slopes_of(
     options: AttentionOptions, arrays: Sequence[Any]
 ) -> tuple[list[jax.Array] | None, Sequence[Any]]:
-    """Returns the slopes of the heads of a block, for logits as powers of two, and the other arrays.
-
-    Inputs:
-        arrays: references that begin with that of `slopes_inputs`, if there are slopes.
-    """
+    """Returns the slopes of the heads of a block, for logits as powers of two, and the other arrays."""
     if not options.has_slopes:
         return None, arrays
     first = pl.program_id(1) * options.heads
@@ -304,27 +274,14 @@ def result_shapes(
 ) -> list[jax.ShapeDtypeStruct]:
     """Returns what a kernel returns for a query [B, L, N D].
 
-    Inputs:
-        query: as it is given to the kernel, which may be abstract.
-        steps: None for the forward kernel, of which they are attention and the statistics of `attend`,
-            float32 [B, N D / 128, heads, L]. For the backward kernel the number of steps over rows: they are
-            the gradients of query, key and value, and sums of each over the tokens of a step, float32
-            [steps, 3, N D].
+    The forward kernel (no `steps`) returns attention and the statistics, float32 [B, N D / 128, heads, L];
+    the backward kernel the gradients of query, key and value, and their sums over the tokens of each step.
     """
     batch, length, width = query.shape
     like = jax.ShapeDtypeStruct(query.shape, query.dtype)
     if steps is None:
         return [like, jax.ShapeDtypeStruct((batch, width // LANES, options.heads, length), jnp.float32)]
     return [like, like, like, jax.ShapeDtypeStruct((steps, 3, width), jnp.float32)]
-
-
-def _places(queries, keys):
-    """Returns the positions of queries and of keys in the row, int32 [keys, queries] each."""
-    shape = keys.size, queries.size
-    return [
-        jax.lax.broadcasted_iota(jnp.int32, shape, axis) + tokens.start
-        for axis, tokens in ((1, queries), (0, keys))
-    ]
 
 
 def features(options: AttentionOptions, head: int) -> slice:
@@ -371,24 +328,18 @@ def has_room() -> bool:
 
 
 def memory_limit(mebibytes: int) -> int | None:
-    """Returns options many bytes of vector memory a kernel may use, where the TPU has room for them.
+    """Returns how many bytes of vector memory a kernel may use; None for the compiler's default, as on v4.
 
-    That is None for the compiler's default elsewhere. The program around a kernel cannot use these bytes
-    meanwhile.
+    The program around a kernel cannot use these bytes meanwhile.
     """
     return mebibytes * 2**20 if has_room() else None
 
 
 def rows_a_step(batch: int, length: int, heads: int) -> int:
-    """Returns the number of rows that a step of the grid computes.
+    """Returns the number of rows that a step of the grid computes, a divisor of `batch`.
 
     Short rows are grouped, because the overhead of a step would otherwise exceed its work. v4's vector memory
     has room for the logits of two heads of the longest row that is computed whole.
-
-    Inputs:
-        batch: the number of rows, of which the result is a divisor.
-        length: the number of tokens of a row.
-        heads: the number of heads of a row that a step computes.
     """
     logits = (4 if has_room() else 2) * LONGEST_WHOLE_ROW**2
     rows = max(1, min(_LARGEST_STEP // length, logits // (heads * length**2)))

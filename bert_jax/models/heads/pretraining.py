@@ -1,4 +1,4 @@
-"""The masked LM head, the head for replaced tokens, and the model of pre-training."""
+"""The masked LM head, the head for replaced tokens, and the models that have them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import flax.linen as nn
 from bert_jax.kernels import tied_table
 from bert_jax.kernels.late_logits import LateLogits, number_of_chunks
 from bert_jax.models.encoder import Encoder, Pooler
+from bert_jax.models.heads.classification import ClassificationModel
 from bert_jax.models.heads.structures import MASKED_LM, MaskedLMHead
 from bert_jax.models.layers import ACTIVATIONS, Module, gather_positions, identity
 
@@ -116,3 +117,22 @@ class PretrainingModel(Module):
         if not self.next_sentence:
             return mlm_logits, None
         return mlm_logits, self.nsp(self.pooler(gather_positions(hidden, cls_positions)))
+
+
+class ClassificationAndLanguageModel(ClassificationModel):
+    """Encoder with a classification head and the masked LM head, which reads every token."""
+
+    language_model: MaskedLMHead = MASKED_LM
+
+    def setup(self):
+        """Creates the submodules."""
+        super().setup()
+        self.mlm = MaskedLanguageModelHead(self.config, self.language_model)
+
+    def __call__(
+        self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True, cls_positions=None
+    ):
+        """Returns the logits of `ClassificationModel`, and those of every token [B, L, V]."""
+        word = tied_table.for_each_shard(self.encoder.embeddings.word, len(input_ids))
+        hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic, word)
+        return self.classify(hidden, sequence_ids, deterministic, cls_positions), self.mlm(hidden, word)
