@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -20,8 +19,6 @@ from typing import Any, NamedTuple
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.commands import shared
-from bert_jax.errors import UserError
 from bert_jax.io import atomic, files
 from bert_jax.io.wording import counted
 from bert_jax.parallel import host
@@ -33,10 +30,7 @@ with epy.lazy_imports():
     import numpy as np
     from packaging import requirements
 
-    from bert_jax import convert
-    from bert_jax.convert import families
     from bert_jax.kernels import check as kernel_check
-    from bert_jax.models import assembled
     from bert_jax.models import config as model_config
 
 GIB = 2**30
@@ -57,7 +51,6 @@ class Check(NamedTuple):
 def define_flags(define: Define) -> None:
     """Defines the flags."""
     define.string("workdir", "Directory that a run will write to; may be a URL such as gs://...", ".")
-    define.string("model", f"Also checks a model that a run will start from: {shared.MODEL}.")
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
@@ -65,7 +58,6 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     checks = [
         *check_packages(),
         *check_backend(probe_in_child(), accelerators()),
-        *([check_model(flags.model)] if flags.model else []),
         _check_space("memory", host.total_and_available_memory()[1], "training base needs about 3 GiB"),
         *check_directory(flags.workdir),
     ]
@@ -179,21 +171,6 @@ def check_backend(probed: Mapping[str, Any], present: Sequence[str]) -> Iterator
             yield Check("kernels", WARNING, f"{name}: {problem}", fix)
         else:
             yield Check("kernels", OK, f"{name}: agrees with XLA to {difference:.1%}")
-
-
-def check_model(path: str) -> Check:
-    """Checks that a model is of a known family, with a vocabulary; its weights are not read."""
-    try:
-        config, tokenizer = convert.load_architecture(path)
-    except UserError as error:
-        return Check("model", PROBLEM, str(error), f"bert-jax inspect {path}")
-    count = sum(map(math.prod, assembled.shapes(config, ("encoder",)).values()))
-    detail = (
-        f"{families.of(config).name}, {counted(config.num_hidden_layers, 'layer')} of {config.hidden_size}, "
-        f"{count:,} parameters; {tokenizer.kind} vocabulary of {tokenizer.vocab_size:,} tokens, rows "
-        f"{tokenizer.template.pair}"
-    )
-    return Check("model", OK, detail)
 
 
 def check_directory(path: str) -> Iterator[Check]:

@@ -54,7 +54,7 @@ with epy.lazy_imports():
 # The flags that each kind of evaluation uses, besides --json, by the flag that asks for it.
 _USED = {
     "workdir": ("split", "input", "output", "overwrite", "step", "dtype", "null_score_diff_threshold"),
-    "records": ("model", "split", "masking_prob", "rows", "seed", "dtype"),
+    "records": ("model", "split", "rows", "dtype"),
     "minimal_pairs": ("model", "input", "output", "overwrite", "dtype"),
     "similarity": ("model", "columns", "dtype"),
     "retrieval": ("model", "split", "rerank", "dtype"),
@@ -88,62 +88,41 @@ def define_flags(define: Define) -> None:
     define.string("retrieval", "Folder in the form of BEIR, for the vectors of --model.")
     shared.add_reranker(define)
     define.string("columns", "Columns of --similarity. Default: sentence1,sentence2,score.")
-    define.number("masking_prob", "Of --records: fraction of the tokens to predict.", 0.15)
     define.integer("rows", "Of --records: number of rows, from the first on; 0 for all.", 0)
-    define.integer("seed", "Seed of the masks of --records.", 0)
     define.json()
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
-    modes = [name for name in _USED if flags[name].value]
-    if len(modes) != 1 or not (flags.workdir or flags.model):
+    named = [name for name in _USED if flags[name].value]
+    if len(named) != 1 or not (flags.workdir or flags.model):
         raise UserError(
             "evaluate needs --workdir=DIR, a fine-tuning run; or --model=DIR and one of --records=DIR, "
             "--minimal_pairs, --similarity=FILE and --retrieval=DIR"
         )
-    (mode,) = modes
-    shared.at_least(flags, seed=0, rows=0)
+    (mode,) = named
+    shared.at_least(flags, rows=0)
     for name in {name for used in _USED.values() for name in used}:
         if flags[name].present and name not in _USED[mode]:
             raise UserError(f"--{name} is not for --{mode}; leave it out")
-    if mode == "workdir":
-        return _of_task(flags)
     compiler_options.enable_compilation_cache()
-    if mode == "records":
-        return _of_records(flags)
-    return _of_minimal_pairs(flags) if mode == "minimal_pairs" else _of_vectors(flags, mode)
-
-
-def _of_records(flags: absl_flags.FlagValues) -> int:
-    """Prints the losses of a pre-trained model on records."""
-    split = flags.split or "eval"
-    with progress.of_batches("evaluating") as on_batch:
-        scores = held_out.held_out(
-            flags.model,
-            flags.records,
-            split=split,
-            prob=flags.masking_prob,
-            rows=flags.rows,
-            seed=flags.seed,
-            dtype=flags.dtype,
-            log=progress.log,
-            on_batch=on_batch,
-        )
-    if flags.json:
-        print(
-            json.dumps(
-                {"records": flags.records, "split": split, "checkpoint": flags.model, "scores": scores}
-            )
-        )
-        return 0
-    rows = counted(int(scores.pop("rows")), "row")
-    print(f"{rows} of {flags.records}, split {split}, checkpoint {flags.model}")
-    _print_scores(scores)
+    modes = {"workdir": _of_task, "records": _of_records, "minimal_pairs": _of_minimal_pairs}
+    modes.get(mode, functools.partial(_of_vectors, mode=mode))(flags)
     return 0
 
 
-def _of_minimal_pairs(flags: absl_flags.FlagValues) -> int:
+def _of_records(flags: absl_flags.FlagValues) -> None:
+    """Prints the losses of a pre-trained model on records."""
+    split = flags.split or "eval"
+    with progress.of_batches("evaluating") as on_batch:
+        options = {"split": split, "rows": flags.rows, "dtype": flags.dtype, "log": progress.log}
+        scores = held_out.held_out(flags.model, flags.records, on_batch=on_batch, **options)
+    title = f"{counted(int(scores['rows']), 'row')} of {flags.records}, split {split}"
+    facts = {"records": flags.records, "split": split, "checkpoint": flags.model}
+    _print(flags, f"{title}, checkpoint {flags.model}", facts, scores)
+
+
+def _of_minimal_pairs(flags: absl_flags.FlagValues) -> None:
     """Prints how often a pre-trained model finds the grammatical one of two sentences more likely."""
     if flags.output:
         checks.check_output_file(flags.output, (".jsonl",), overwrite=flags.overwrite)
@@ -158,14 +137,13 @@ def _of_minimal_pairs(flags: absl_flags.FlagValues) -> int:
         writers.write_json_lines(flags.output, (dict(zip(names, row, strict=True)) for row in rows))
     if flags.json:
         print(json.dumps({"checkpoint": scorer.source, "minimal_pairs": summary}))
-        return 0
-    shown_file = f"{flags.input or 'bert-jax'}, checkpoint {scorer.source}{scorer.engine.unknown}"
-    print(f"{counted(len(pairs), 'pair')} of {shown_file}")
+        return
+    of = f"{flags.input or 'bert-jax'}, checkpoint {scorer.source}{scorer.engine.unknown}"
+    print(f"{counted(len(pairs), 'pair')} of {of}")
     _print_table(summary)
-    return 0
 
 
-def _of_vectors(flags: absl_flags.FlagValues, mode: str) -> int:
+def _of_vectors(flags: absl_flags.FlagValues, mode: str) -> None:
     """Prints how good the vectors of a model are."""
     path: str = getattr(flags, mode)
     score: Callable[..., dict[str, float]]
@@ -180,16 +158,11 @@ def _of_vectors(flags: absl_flags.FlagValues, mode: str) -> int:
         score = functools.partial(score, reranker=reranker)
     model = convert.load(flags.model, log=progress.log)
     embedder = embedding.Embedder(model, dtype=flags.dtype, log=progress.log)
-    scores = score(embedder)
-    if flags.json:
-        print(json.dumps({"file": path, "checkpoint": model.source, "scores": scores}))
-        return 0
-    print(f"{path}, checkpoint {model.source}, pooling {embedder.pooling}")
-    _print_scores(scores)
-    return 0
+    title = f"{path}, checkpoint {model.source}, pooling {embedder.pooling}"
+    _print(flags, title, {"file": path, "checkpoint": model.source}, score(embedder))
 
 
-def _of_task(flags: absl_flags.FlagValues) -> int:
+def _of_task(flags: absl_flags.FlagValues) -> None:
     """Prints the scores of fine-tuned models."""
     directories = shared.workdirs(flags)
     if len(directories) > 1:
@@ -207,19 +180,14 @@ def _of_task(flags: absl_flags.FlagValues) -> int:
     examples.warn(progress.log)
     with progress.of_batches("evaluating") as on_batch:
         predictions = model.predict(examples, on_batch)
-    scores = task.score(predictions)
     breakdown = predictions.breakdown()
     if flags.output:
         predictions.write(flags.output)
-    if flags.json:
-        found = {"file": path, "examples": len(examples), "checkpoint": model.source, "scores": scores}
-        print(json.dumps(found | ({"by_class": breakdown} if breakdown else {})))
-        return 0
-    print(f"{counted(len(examples), 'example')} of {path}, checkpoint {model.source}{model.unknown}")
-    _print_scores(scores)
-    if breakdown:
+    facts = {"file": path, "examples": len(examples), "checkpoint": model.source}
+    title = f"{counted(len(examples), 'example')} of {path}, checkpoint {model.source}{model.unknown}"
+    _print(flags, title, facts, task.score(predictions), {"by_class": breakdown} if breakdown else {})
+    if breakdown and not flags.json:
         _print_table(breakdown)
-    return 0
 
 
 def _labeled(flags: absl_flags.FlagValues, model: predictor.Predictor) -> tuple[str, Any]:
@@ -230,7 +198,7 @@ def _labeled(flags: absl_flags.FlagValues, model: predictor.Predictor) -> tuple[
     return path, model.task.read(path)
 
 
-def _table(directories: list[str], as_json: bool) -> int:
+def _table(directories: list[str], as_json: bool) -> None:
     """Prints the best score of each GLUE run, the median for runs with --seeds, and the average."""
     scores = {}
     for directory in directories:
@@ -238,24 +206,29 @@ def _table(directories: list[str], as_json: bool) -> int:
         run = run_directory.read_run(summary["run"] if summary else directory)
         task = registry.spelled(run["config"].get("task", run["command"]))
         tables.submission_files(task)
-        if task in scores:
-            raise UserError(f"{directory} is a second run of {task}; give only one run of each task")
         best = summary or evaluators.read_best(directory)
-        if not best or not best["scores"]:
-            raise UserError(
-                f"{directory}: the run has no evaluation and thus no score; expected a run with an "
-                "evaluation file"
-            )
+        if task in scores or not best or not best["scores"]:
+            what = f"is a second run of {task}" if task in scores else "has no evaluation"
+            raise UserError(f"{directory} {what}; expected one run with an evaluation file for each task")
         scores[task] = best["scores"]
     if as_json:
         print(json.dumps({"scores": scores, "average": tables.average(scores)}))
     else:
         print("\n".join(tables.table(scores)))
-    return 0
 
 
-def _print_scores(scores: Mapping[str, float]) -> None:
-    """Prints scores one per line: fractions with four digits, counts as integers."""
+def _print(
+    flags: absl_flags.FlagValues,
+    title: str,
+    facts: Mapping[str, Any],
+    scores: Mapping[str, float],
+    more: Mapping[str, Any] = {},
+) -> None:
+    """Prints scores as JSON, or one per line: fractions with four digits, counts as integers."""
+    if flags.json:
+        print(json.dumps({**facts, "scores": scores, **more}))
+        return
+    print(title)
     for name, value in scores.items():
         print(f"  {name:<20} {value:,}" if isinstance(value, int) else f"  {name:<20} {value:.4f}")
 

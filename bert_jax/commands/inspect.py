@@ -67,31 +67,19 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         raise UserError(f"inspect needs a PATH: {_KINDS}")
     if flags["text_field"].present and not flags.input_format:
         raise UserError("--text_field is for text: give --input_format, or leave the flag out")
+    made: Iterator = (inspect(path, vocab=flags.vocab) for path in args)
+    if flags.input_format:
+        made = iter([inspect_corpus.inspect_corpus(args, flags.input_format, flags.vocab, flags.text_field)])
+    sound = True
     try:
-        return 0 if _show(flags, args) else 1
+        for report in made:
+            sound = sound and not report.problems
+            print(json.dumps(dataclasses.asdict(report)) if flags.json else "\n".join(lines(report)))
+        return 0 if sound else 1
     except OSError as error:
         if isinstance(error, BrokenPipeError) or is_full(error):  # of the output
             raise
         raise file_error(f"{error.filename or args[0]}: {error.strerror or error}", error) from error
-
-
-def _show(flags: absl_flags.FlagValues, args: list[str]) -> bool:
-    """Prints the reports; returns True if no report has a problem."""
-    sound = True
-    for report in reports(args, flags):
-        sound = sound and not report.problems
-        for line in [json.dumps(dataclasses.asdict(report))] if flags.json else lines(report):
-            print(line)
-    return sound
-
-
-def reports(paths: list[str], flags: absl_flags.FlagValues) -> Iterator:
-    """Yields the report of each path; of all as one corpus if they have an input format."""
-    if flags.input_format:
-        yield inspect_corpus.inspect_corpus(paths, flags.input_format, flags.vocab, flags.text_field)
-        return
-    for path in paths:
-        yield inspect(path, vocab=flags.vocab)
 
 
 def inspect(path: str, examples: int = 3, vocab: str | None = None):
@@ -197,14 +185,10 @@ def _architecture(shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
 
 def _family(config: model_config.EncoderConfig, tokenizer: tokenization.Tokenizer | None) -> dict[str, Any]:
     """Returns the family of a model, its sizes, what it computes otherwise than BERT, and its vocabulary."""
-    defaults = model_config.EncoderConfig().to_dict()
-    sizes = (*_SIZES, *sorted(set(model_config.SIZE_FIELDS) - set(_SIZES)))
-    other = [
-        name
-        for name in model_config.ENCODER_FIELDS
-        if name not in (*sizes, *model_config.DROPOUT_FIELDS, "model_type")
-        and getattr(config, name) != defaults[name]
-    ]
+    defaults, own = model_config.EncoderConfig().to_dict(), config.to_dict()
+    sizes = dict.fromkeys((*_SIZES, *model_config.SIZE_FIELDS))
+    usual = {*sizes, *model_config.DROPOUT_FIELDS, *model_config.EXECUTION_FIELDS, "model_type"}
+    other = {name: x for name, x in own.items() if name not in usual and x != defaults[name]}
     vocabulary = "none"
     if tokenizer is not None:
         case = ", lower case" * tokenizer.lower_case
@@ -214,11 +198,8 @@ def _family(config: model_config.EncoderConfig, tokenizer: tokenization.Tokenize
         )
     return {
         "family": families.of(config).name,
-        "architecture": {name: getattr(config, name) for name in sizes},
-        "unlike_bert": {
-            name: f"{value:g}" if isinstance(value, float) else value
-            for name, value in ((name, getattr(config, name)) for name in other)
-        },
+        "architecture": {name: own[name] for name in sizes},
+        "unlike_bert": {name: f"{x:g}" if isinstance(x, float) else x for name, x in other.items()},
         "vocabulary": vocabulary,
     }
 

@@ -29,7 +29,7 @@ MISTAKES = [
     (["estimate", TINY, "--topology=v7:2x2"], "--topology=v7:2x2"),
     (["estimate", TINY, "--topology=h100:8", "--price_per_chip_hour=2"], "--price_per_chip_hour is for TPUs"),
     (["evaluate"], "evaluate needs --workdir=DIR"),
-    (["evaluate", "--model=x", "--records=y", "--seed=-1"], "--seed=-1"),
+    (["evaluate", "--model=x", "--records=y", "--rows=-1"], "--rows=-1"),
     (["evaluate", "--workdir=x", "--rows=3"], "--rows is not for --workdir"),
     (["evaluate", "--workdir=x", "--input=a.tsv", "--split=dev"], "--input and --split"),
     (["predict", "--workdir=x"], "--input=FILE or --split=SPLIT"),
