@@ -9,7 +9,6 @@ from support import fine_tuned, processes
 from support.pretrained import write
 
 from bert_jax import checkpoint, cli, convert
-from bert_jax.convert import parity
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -108,21 +107,3 @@ def test_two_steps(files, pretrained, vocabulary, tmp_path, capsys):
     assert scores == pytest.approx(json.loads((workdir / "best.json").read_text())["scores"])
     model = convert.load(workdir)
     assert model.config.num_hidden_layers == 1 and model.labels == ("blue", "red")
-
-
-@pytest.mark.peer
-def test_transformers_loads_the_student(run, tmp_path):
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    assert cli.main(["convert", f"--input={run}", f"--output={tmp_path}/hf", "--to=huggingface"]) == 0
-    theirs, info = transformers.AutoModelForMaskedLM.from_pretrained(
-        tmp_path / "hf", output_loading_info=True
-    )
-    assert type(theirs).__name__ == "DistilBertForMaskedLM"
-    assert not any(info[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    model = convert.load(tmp_path / "hf")
-    inputs = parity.random_inputs(model.config)
-    given = {"input_ids": torch.tensor(inputs["input_ids"]), "attention_mask": torch.tensor(inputs["mask"])}
-    with torch.no_grad():
-        logits = theirs.eval()(**given).logits.numpy()
-    mine = parity.flax_outputs(model)["mlm"]
-    parity.compare("masked_lm", parity.without_padding({"mlm": logits}, inputs["mask"]), {"mlm": mine})

@@ -8,7 +8,6 @@ import pytest
 from support import lowering, processes
 
 from bert_jax import cli, convert
-from bert_jax.convert import HEADS, parity
 from bert_jax.runs import pretrain
 from bert_jax.settings import config_files, pretrain_config
 from bert_jax.training import flops
@@ -92,28 +91,6 @@ def test_fine_tuning_takes_the_discriminator(run, finetuned):
     assert (model.head, model.config.model_type) == ("sequence_classification", "electra")
     assert model.config.hidden_size == 32 and model.generator is None
     assert set(model.groups) == {"encoder", "head", "classifier"}
-
-
-@pytest.mark.peer
-@pytest.mark.parametrize("head", ["masked_lm", "sequence_classification"])
-def test_transformers_loads_it(run, finetuned, tmp_path, head):
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    source = finetuned if head == "sequence_classification" else run
-    flags = ["--head=masked_lm"] if head == "masked_lm" else []
-    folder = tmp_path / "out"
-    assert cli.main(["convert", f"--input={source}", f"--output={folder}", "--to=huggingface", *flags]) == 0
-    cls = getattr(transformers, HEADS[head].auto_class)
-    theirs, info = cls.from_pretrained(folder, output_loading_info=True)
-    assert not any(info[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    model = convert.load(folder)
-    inputs = parity.random_inputs(model.config)
-    given = {"input_ids": inputs["input_ids"], "token_type_ids": inputs["token_type_ids"]}
-    given["attention_mask"] = inputs["mask"]
-    with torch.no_grad():
-        logits = theirs.eval()(**{name: torch.tensor(x) for name, x in given.items()}).logits.numpy()
-    name = {"masked_lm": "mlm"}.get(head, "classifier")
-    mine = parity.flax_outputs(model)[name]
-    parity.compare(head, parity.without_padding({name: logits}, inputs["mask"]), {name: mine})
 
 
 @pytest.mark.parametrize(

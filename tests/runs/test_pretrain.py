@@ -57,7 +57,7 @@ def test_records_of_others_with_masks(pretrain, masked_records, tmp_path):
     fields = {"data.vocab": vocab, "steps": 6}
     code, output, error = pretrain(data=data, **fields)
     assert (code, error) == (0, "")
-    assert "no evaluation: the records have no split for it" in output
+    assert "no evaluation: the records have no split 'eval'" in output
     run = run_directory.read_run(tmp_path / "run")
     assert run["config"]["masking"]["max_predictions"] == 3 and run["records"]["max_seq_length"] == 12
     assert (tmp_path / "run" / "vocab.txt").exists()

@@ -36,16 +36,3 @@ def test_records_without_labels_train_no_pooler(pretrain, single, tmp_path):
     assert json.loads((folder / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
     exported = convert.load(folder)
     assert exported.head == "masked_lm" and set(exported.groups) == {"encoder", "mlm"}
-
-    table = tmp_path / "train.csv"
-    table.write_text("sentence,label\n" + "".join(f"word{n} word{n + 1},{n % 2}\n" for n in range(16)))
-    finetune = [
-        "finetune", "--config=finetune/classification", f"--workdir={tmp_path / 'tuned'}",
-        f"--config.init_from={run}", f"--config.data.train={table}", "--config.data.text_a=sentence",
-        "--config.data.label=label", "--config.max_seq_length=32",
-        "--config.batch_size=8", "--config.epochs=1",
-    ]  # fmt: skip
-    assert cli.main(finetune) == 0
-    assert groups(tmp_path / "tuned") == {"encoder", "pooler", "classifier"}
-    report = json.loads((tmp_path / "tuned" / "initialized.json").read_text())
-    assert "pooler/dense/kernel" in report["new"]

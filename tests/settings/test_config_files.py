@@ -22,16 +22,6 @@ def test_the_names_are_those_of_the_files():
     assert found == sorted(f"{path.parent.name}/{path.stem}" for path in (ROOT / "configs").rglob("*.py"))
 
 
-@pytest.mark.parametrize("name", config_files.names())
-def test_every_config_opens_with_one_line_and_its_command_by_name(name):
-    source = config_files.find(name).read_text(encoding="utf-8")
-    assert 20 < len(config_files.summary(name)) < 110 and config_files.summary(name).endswith(".")
-    folder, _, own = name.partition("/")
-    named = f"sweep --experiment={own}" if folder == "experiments" else f"{folder} --config={name}"
-    assert re.search(rf"bert-jax {named}(:[\w,-]+)? --workdir=", source)
-    assert "configs/" not in source
-
-
 def test_an_installed_package_has_them_inside(tmp_path, monkeypatch):
     package = tmp_path / "site-packages" / "bert_jax"
     (package / "configs" / "pretrain").mkdir(parents=True)
