@@ -20,14 +20,12 @@ The command is started in every pod. A run that was preempted is started again, 
   --gpus_per_node=8
   --max_restarts=20
   --service_account=default      the Kubernetes one that may read and write the bucket
-  --namespace=default
-  --dry_run                      print the commands and run none"
+  --namespace=default"
 # shellcheck source=launch/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 name="" image="" accelerator="" topology=4x4 chips_per_host=4 slices=1 nodes=1 gpus_per_node=8 max_restarts=20
 service_account=default namespace=default
-parse "dry_run name image accelerator topology chips_per_host slices nodes gpus_per_node max_restarts service_account namespace" \
-  -- "$@"
+parse "name image accelerator topology chips_per_host slices nodes gpus_per_node max_restarts service_account namespace" -- "$@"
 need name
 # The names of its pods add to it, and have 63 characters at most.
 [[ "$name" =~ ^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$ ]] ||
@@ -129,16 +127,12 @@ case "$VERB" in
   render) render ;;
   run)
     manifest="$(render)"
-    if "$dry_run"; then
-      printf "%s <<'END'\n%s\nEND\n" "$(quoted "${kubectl[@]}" create --filename=-)" "$manifest"
-    else
-      "${kubectl[@]}" create --filename=- <<<"$manifest"
-    fi
+    "${kubectl[@]}" create --filename=- <<<"$manifest"
     ;;
   logs)
     labels="jobset.sigs.k8s.io/jobset-name=$name,jobset.sigs.k8s.io/job-index=0,batch.kubernetes.io/job-completion-index=0"
-    run "${kubectl[@]}" logs --follow --tail=-1 --container=bert-jax --selector="$labels"
+    "${kubectl[@]}" logs --follow --tail=-1 --container=bert-jax --selector="$labels"
     ;;
-  delete) run "${kubectl[@]}" delete jobset "$name" --ignore-not-found ;;
+  delete) "${kubectl[@]}" delete jobset "$name" --ignore-not-found ;;
   *) die "${VERB:-no command}: expected render, run, logs or delete" ;;
 esac

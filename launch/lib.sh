@@ -7,7 +7,6 @@
 set -euo pipefail
 
 PROGRAM="${0##*/}"
-dry_run=false
 
 say() { printf '%s: %s\n' "$PROGRAM" "$*" >&2; }
 
@@ -15,22 +14,6 @@ say() { printf '%s: %s\n' "$PROGRAM" "$*" >&2; }
 die() {
   say "error: $*"
   exit 2
-}
-
-# Prints the words so that a shell reads the same words again.
-quoted() {
-  local line
-  printf -v line ' %q' "$@"
-  printf '%s' "${line:1}"
-}
-
-# Runs a command; with --dry_run prints it instead.
-run() {
-  if "$dry_run"; then
-    printf '%s\n' "$(quoted "$@")"
-  else
-    "$@"
-  fi
 }
 
 parse() {

@@ -8,20 +8,17 @@ USAGE="Keeps a run going on one machine: starts the command again when it was st
   any other               stopped on purpose (3), a crash, a full disk: started again
   SIGTERM, SIGINT         passed on; the command saves, and is not started again
 
-The pause before the next attempt doubles with each consecutive attempt that ends within --fast_seconds, and after
---max_fast of them the script gives up. It exits with the last exit code of the command.
+The pause before the next attempt doubles with each consecutive attempt that ends within 5 minutes, and after five of
+them the script gives up. It exits with the last exit code of the command.
 
   --status_file=FILE    holds 'running PID', then 'exit CODE': for those who watch from elsewhere
-  --fast_seconds=300    a shorter attempt is fast
-  --max_fast=5          consecutive fast attempts after which to give up
   --pause_seconds=5     before the next attempt, to at most 10 minutes"
 # shellcheck source=launch/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-status_file="" fast_seconds=300 max_fast=5 pause_seconds=5
-parse "status_file fast_seconds max_fast pause_seconds" -- "$@"
+status_file="" pause_seconds=5
+parse "status_file pause_seconds" -- "$@"
 [[ -z "$VERB" ]] || die "$VERB: not expected; the command comes after --"
 need_command
-need_counts fast_seconds max_fast
 
 child="" received=""
 forward() {
@@ -67,10 +64,10 @@ while true; do
     0 | 2 | 126 | 127 | 130) finish "$code" ;;
   esac
   [[ -z "$received" ]] || finish "$code"
-  if ((SECONDS - began < fast_seconds)); then
+  if ((SECONDS - began < 300)); then
     fast=$((fast + 1))
-    ((fast < max_fast)) || {
-      say "exit code $code; $fast attempts in a row were over within $fast_seconds s: giving up"
+    ((fast < 5)) || {
+      say "exit code $code; $fast attempts in a row were over within 300 s: giving up"
       finish "$code"
     }
     ((fast == 1)) || pause=$((pause * 2 < 600 ? pause * 2 : 600))

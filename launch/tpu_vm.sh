@@ -27,7 +27,23 @@ Each step may be repeated: what is there is left as it is.
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 # shellcheck source=launch/lib.sh
 source "$here/lib.sh"
-name="" zone="" project="" accelerator_type=v5litepod-16 runtime_version="" service_account="" worker=0
+# Prints the words so that a shell reads the same words again.
+quoted() {
+  local line
+  printf -v line ' %q' "$@"
+  printf '%s' "${line:1}"
+}
+
+# Runs a command; with --dry_run prints it instead.
+run() {
+  if "$dry_run"; then
+    printf '%s\n' "$(quoted "$@")"
+  else
+    "$@"
+  fi
+}
+
+dry_run=false name="" zone="" project="" accelerator_type=v5litepod-16 runtime_version="" service_account="" worker=0
 poll_seconds=60 spot=false queued=false create_flags="" ssh_flags=""
 parse "dry_run name zone project accelerator_type runtime_version service_account create_flags ssh_flags worker poll_seconds spot
  queued" -- "$@"

@@ -7,8 +7,6 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterable
 
-from bert_jax.tokenization.normalization import CHINESE_RANGES
-
 _QUICK = 0.01  # seconds, below which times say little
 _GROWTH = 9  # of the time for four times the length: 4 if it is linear, and 16 if it is quadratic
 
@@ -28,27 +26,17 @@ SURROGATES = ("\ud83d", "\ude00")
 
 @functools.cache
 def alphabets() -> dict[str, str]:
-    """Returns some characters of each category, of the main combining classes, and of some scripts."""
+    """Returns a hundred characters of each category."""
     found = collections.defaultdict(list)
-    for code in (*range(0x20000), *range(0xE0000, 0xE0200), *(first for first, _ in CHINESE_RANGES)):
-        character = chr(code)
-        category, combining = unicodedata.category(character), unicodedata.combining(character)
-        if category != "Cs":
-            found[category].append(character)
-        if combining:
-            found["combining"].append(character)
-            found[f"class {combining}" if combining in (7, 9, 220, 230) else "other classes"].append(
-                character
-            )
-        script = unicodedata.name(character, "").partition(" ")[0]
-        if script in ("ARABIC", "CJK", "CYRILLIC", "DEVANAGARI", "HANGUL", "HEBREW", "HIRAGANA", "THAI"):
-            found[script].append(character)
+    for character in map(chr, range(0x20000)):
+        found[unicodedata.category(character)].append(character)
+    del found["Cs"]
     rng = random.Random(0)
     return {name: "".join(rng.sample(some, min(100, len(some)))) for name, some in sorted(found.items())}
 
 
 def texts(size: int) -> dict[str, str]:
-    """Returns texts of a number of characters: each of one alphabet, or one repeated unit."""
+    """Returns texts of a number of characters: each of one category, or one repeated unit."""
     rng = random.Random(1)
     drawn = {name: "".join(rng.choices(some, k=size)) for name, some in alphabets().items()}
     return drawn | {ascii(unit): repeated(unit, size) for unit in UNITS}

@@ -36,7 +36,7 @@ def one_thread(monkeypatch):
 
 def test_the_normal_form_is_that_of_unicodedata():
     rng = random.Random(0)
-    marks = "".join(growth.alphabets()["combining"]) + "\u0f73\u0f75\u0f81\u0344\uff9e\uff9f\u3099\u309a"
+    marks = "".join(growth.alphabets()["Mn"]) + "\u0f73\u0f75\u0f81\u0344\uff9e\uff9f\u3099\u309a"
     starters = "ea\u304b\uac00\u1100\u1161\u1e9b\u0f77\ufb1d\U0001d15e "
     for _ in range(100):
         text = "".join(
