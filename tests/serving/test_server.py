@@ -4,18 +4,21 @@ import base64
 import contextlib
 import http.client
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 import types
 
 import numpy as np
 import pytest
+from support import xla_flags
 from support.embeddings import tiny_model
 from support.fine_tuned import make_run
 from support.pretrained import vocabulary  # noqa: F401
-from support.servers import Running
 
 from bert_jax import cli, convert
 from bert_jax.commands import serve
@@ -175,20 +178,38 @@ def test_many_requests_at_once_lose_nothing_and_are_counted(port, embedder):
     assert items >= 80 and batches <= items
 
 
+def started(*flags):
+    """A `bert-jax serve` in a process of its own that is ready, and its port."""
+    command = [sys.executable, "-m", "bert_jax", "serve", "--port=0", *flags]
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": xla_flags.with_devices(1),
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "PYTHONPATH": os.getcwd(),
+    }
+    process, lines = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment), []
+    for line in process.stderr:
+        lines.append(line)
+        if ready := re.search(r"ready: http://127.0.0.1:(\d+) answers", line):
+            threading.Thread(target=process.stderr.read, daemon=True).start()
+            return process, int(ready[1])
+    raise AssertionError("".join(lines))
+
+
 @pytest.mark.long
 def test_sigterm_finishes_what_is_being_answered(folders):
-    running = Running(f"--model={folders[0]}")
+    process, port = started(f"--model={folders[0]}")
     answers = []
     threads = [
-        threading.Thread(target=lambda: answers.append(ask(running.port, "/embed", {"texts": TEXTS * 30})[0]))
+        threading.Thread(target=lambda: answers.append(ask(port, "/embed", {"texts": TEXTS * 30})[0]))
         for _ in range(4)
     ]
     for thread in threads:
         thread.start()
-    while 'items_total{service="embed"} 0' in ask(running.port, "/metrics")[1] and len(answers) < 4:
+    while 'items_total{service="embed"} 0' in ask(port, "/metrics")[1] and len(answers) < 4:
         pass
-    running.process.send_signal(signal.SIGTERM)
-    assert running.process.wait(30) == 0
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
     for thread in threads:
         thread.join()
     assert answers == [200] * 4
