@@ -59,6 +59,7 @@ RENAMED = {
     "--output_dir": "--output",
     "--meet_timeout": "--initialization_timeout",
     "--arms": "--variants",
+    "--runner": "--beam_args, which runs on Apache Beam",
     "--compilation_cache": "the environment variable JAX_COMPILATION_CACHE_DIR",
 }
 

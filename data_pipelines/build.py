@@ -72,7 +72,7 @@ def build(
             raise UserError(f"{own_paths.pop()} is a file of --input and of --vocab, and not text")
         format = readers.resolve_format(paths, options.input_format, options.text_field)
         options = dataclasses.replace(options, input_format=format)
-        pool: pools.Pool = pools.LocalPool(workers)
+        pool = pools.LocalPool(workers)
         if beam_args:
             pool = pools.BeamPool(beam_args, f"{files.absolute(options.output).rstrip('/')}-beam")
         with progress, pool:
@@ -96,7 +96,7 @@ class _Build:
         options: Options,
         tokenizer: tokenization.Tokenizer,
         paths: Sequence[str],
-        pool: pools.Pool,
+        pool: pools.LocalPool,
         progress: Progress,
     ):
         self.options, self.tokenizer, self.paths = options, tokenizer, paths
@@ -310,8 +310,6 @@ class _Build:
                 self.languages, self.text, self.times, splits["train"]["languages"]
             )
         if self.cleaning:
-            report = duplicates.merged_report(tokenized)
-            json_files.write(os.path.join(directory, cleaning.REPORT), report)
-            manifest["cleaned"] = cleaning.without_examples(report)
+            manifest["cleaned"] = cleaning.merged_report([result["cleaning"] for result in tokenized])
         json_files.write(os.path.join(directory, manifests.FILE), manifest)
         return manifest

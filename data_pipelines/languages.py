@@ -33,11 +33,6 @@ class Language:
     paths: tuple[str, ...]
 
 
-def is_exponent(exponent: float | None) -> bool:
-    """Returns True for a valid exponent, or None for no sampling."""
-    return exponent is None or 0 < exponent <= 1
-
-
 def divide(inputs: Sequence[str], exclude: str = "") -> list[Language]:
     """Returns the languages of a corpus, one for each input; for the arguments see `readers.list_inputs`.
 
@@ -113,10 +108,9 @@ def described(
 
 def written(made: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
     """Returns the numbers of rows and their content by language, given the results of `make_rows`."""
-    names = ("documents", "rows", "sequences", "tokens")
     found: dict[str, dict[str, int]] = {}
     for result in made:
-        counts = found.setdefault(result["language"], dict.fromkeys(names, 0))
-        for name in names:
-            counts[name] += result[name]
+        counts = found.setdefault(result["language"], {})
+        for name in ("documents", "rows", "sequences", "tokens"):
+            counts[name] = counts.get(name, 0) + result[name]
     return found

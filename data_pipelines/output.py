@@ -15,13 +15,13 @@ from bert_jax import tokenization
 from bert_jax.data import manifests, tfrecord, verification
 from bert_jax.errors import UserError, file_error
 from bert_jax.io import atomic, files
-from data_pipelines import cleaning
 from data_pipelines.settings import difference
 
 UNFINISHED = "unfinished"  # the folder in the output directory from which an interrupted build resumes
 SETTINGS = "settings.json"  # in it
 _LOCK = "lock"  # in it
-_FORM = "form 5"  # of the unfinished work; it changes with the files there
+_OLD_REPORT = "cleaning.json"  # of earlier versions; the manifest has it now
+_FORM = "form 6"  # of the unfinished work; it changes with the files there
 
 
 def finished(directory: str, settings: dict[str, Any], overwrite: bool = False) -> dict[str, Any] | None:
@@ -145,14 +145,14 @@ def _discard(directory: str) -> None:
         (files.remove_tree if files.is_directory(path) else files.remove)(path)
     if not files.exists(os.path.join(directory, manifests.FILE)):
         for name in files.names(directory):
-            if ".tfrecord" in name or name == cleaning.REPORT:
+            if ".tfrecord" in name:
                 files.remove(os.path.join(directory, name))
 
 
 def _is_of_records(name: str) -> bool:
     kinds = [kind.file for kind in tokenization.KINDS.values()]
     return name.endswith((".tfrecord", f".tfrecord{tfrecord.INDEX_SUFFIX}")) or name in (
-        manifests.FILE, cleaning.REPORT, *kinds,
+        manifests.FILE, _OLD_REPORT, *kinds,
     )  # fmt: skip
 
 

@@ -7,7 +7,6 @@ and the output directory under the same names: in an object store (gs://...), or
 
 from __future__ import annotations
 
-import abc
 import concurrent.futures
 import contextlib
 import functools
@@ -20,7 +19,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from typing import Any, Self
 
 from bert_jax.errors import ClusterError, UserError, check_installed, optional_imports
 from bert_jax.io import atomic, files
@@ -34,8 +33,19 @@ Function = Callable[[Any], Result]
 Todo = Sequence[tuple[int, str | None, Any]]  # (index, path of the result, task)
 
 
-class Pool(abc.ABC):
-    """Runs tasks and stores their results. It is closed as a context manager."""
+class LocalPool:
+    """Runs tasks in `workers` processes, or in this process if `workers` is 1, and stores their results.
+
+    The processes are spawned, so they inherit no locks and no threads. They end when this process ends,
+    however it ends. A pool is closed as a context manager.
+    """
+
+    def __init__(self, workers: int):
+        self._executor = None
+        if workers > 1:
+            self._executor = concurrent.futures.ProcessPoolExecutor(
+                workers, multiprocessing.get_context("spawn"), initializer=_start_worker
+            )
 
     def run(
         self,
@@ -60,7 +70,7 @@ class Pool(abc.ABC):
         results: dict[int, Result] = {}
         todo = []
         for index, (path, task) in enumerate(tasks):
-            result = load_result(path) if path else None
+            result = _load_result(path) if path else None
             if result is None:
                 todo.append((index, path, task))
             else:
@@ -71,65 +81,15 @@ class Pool(abc.ABC):
             on_done(index, result)
         return [results[index] for index in range(len(tasks))]
 
-    @abc.abstractmethod
     def _run(self, function: Function, todo: Todo) -> Iterator[tuple[int, Result]]:
         """Runs tasks and yields the index and the result of each when it is done."""
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """Ends the workers, even if they are running tasks, and removes temporary files."""
-
-    def __enter__(self) -> Pool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def run_task(function: Function, path: str | None, task: Any) -> Result:
-    """Returns the result of `function(task)`, after storing it in the file `path` if that is not None."""
-    result = function(task)
-    if path:
-        atomic.write_file(path, json.dumps(result).encode())
-    return result
-
-
-def load_result(path: str) -> Result | None:
-    """Returns the result stored in a file, or None if there is none."""
-    with contextlib.suppress(OSError, ValueError):
-        return json.loads(files.read(path))
-    return None
-
-
-def count(requested: int) -> int:
-    """Returns the number of workers: `requested`, or if that is 0, one per core that this process may use."""
-    if requested < 0:
-        raise UserError(f"--workers={requested}: expected 0 (one for each core) or more")
-    if requested:
-        return requested
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-class LocalPool(Pool):
-    """Runs tasks in `workers` processes, or in this process if `workers` is 1.
-
-    The processes are spawned, so they inherit no locks and no threads. They end when this process ends,
-    however it ends.
-    """
-
-    def __init__(self, workers: int):
-        self._executor = None
-        if workers > 1:
-            self._executor = concurrent.futures.ProcessPoolExecutor(
-                workers, multiprocessing.get_context("spawn"), initializer=_start_worker
-            )
-
-    def _run(self, function: Function, todo: Todo) -> Iterator[tuple[int, Result]]:
         if self._executor is None:
             for index, path, task in todo:
-                yield index, run_task(function, path, task)
+                yield index, _run_task(function, path, task)
             return
-        futures = {self._executor.submit(run_task, function, path, task): index for index, path, task in todo}
+        futures = {
+            self._executor.submit(_run_task, function, path, task): index for index, path, task in todo
+        }
         try:
             for future in concurrent.futures.as_completed(futures):
                 yield futures[future], future.result()
@@ -153,6 +113,34 @@ class LocalPool(Pool):
         for process in processes:
             process.join()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _run_task(function: Function, path: str | None, task: Any) -> Result:
+    result = function(task)
+    if path:
+        atomic.write_file(path, json.dumps(result).encode())
+    return result
+
+
+def _load_result(path: str) -> Result | None:
+    with contextlib.suppress(OSError, ValueError):
+        return json.loads(files.read(path))
+    return None
+
+
+def count(requested: int) -> int:
+    """Returns the number of workers: `requested`, or if that is 0, one per core that this process may use."""
+    if requested < 0:
+        raise UserError(f"--workers={requested}: expected 0 (one for each core) or more")
+    if requested:
+        return requested
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
 
 def _start_worker() -> None:
     """Makes a worker ignore the signals that its parent handles, and exit when the parent ends."""
@@ -169,8 +157,8 @@ def _start_worker() -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-class BeamPool(Pool):
-    """Runs tasks in Beam pipelines.
+class BeamPool(LocalPool):
+    """Runs tasks in Beam pipelines in place of processes of this machine.
 
     Args:
         arguments: the arguments of the pipelines as one string: `--runner=DataflowRunner --project=...`.
@@ -182,6 +170,7 @@ class BeamPool(Pool):
     """
 
     def __init__(self, arguments: str, scratch: str):
+        super().__init__(1)
         check_installed("apache_beam", "beam", "--beam_args")
         try:
             self._options = pipeline_options.PipelineOptions(shlex.split(arguments))
@@ -198,7 +187,7 @@ class BeamPool(Pool):
             files.make_directory(self._scratch)
         self._run_pipeline(function, stored)
         for (index, *_), (path, _) in zip(todo, stored, strict=True):
-            result = load_result(path)
+            result = _load_result(path)
             if result is None:
                 raise ClusterError(f"{path} was not made: do all Beam workers see --output?")
             yield index, result
@@ -239,6 +228,6 @@ def _perform(function: Function, path: str, task: Any) -> None:
     If the error were raised, Beam would retry the task and wrap the message in a long traceback.
     """
     try:
-        run_task(function, path, task)
+        _run_task(function, path, task)
     except UserError as error:
         atomic.write_file(f"{path}.error", str(error).encode())

@@ -11,6 +11,7 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import itertools
 import os
 import re
 import sysconfig
@@ -19,8 +20,6 @@ from collections.abc import Iterator, Sequence
 from bert_jax.errors import UserError
 from bert_jax.io import atomic
 from data_pipelines.sentences import split_paragraph
-
-TOPIC, MODULE = "topic", "module"
 
 _MIN_SENTENCES = 3  # a shorter document has no two segments to pair
 _MAX_WORDS = 100
@@ -34,21 +33,8 @@ _SKIPPED_FOLDERS = frozenset(
 class Document:
     """The sentences of a topic or a module."""
 
-    key: str  # such as "topic:with" or "module:email.message"
-    source: str  # TOPIC or MODULE
     package: str  # the top-level package or module to which a module belongs; "" for topics
     sentences: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Written:
-    """The result of `write_corpus`: the files and the size of the corpus."""
-
-    paths: tuple[str, ...]
-    documents: int
-    sentences: int
-    words: int
-    bytes: int
 
 
 def documents() -> list[Document]:
@@ -57,51 +43,18 @@ def documents() -> list[Document]:
     Raises:
         UserError: this Python has neither its topics nor the sources of its standard library.
     """
-    return _unique([*_topics(), *_modules()])
-
-
-def write_corpus(directory: str | os.PathLike, corpus: Sequence[Document] | None = None) -> Written:
-    """Writes topics.txt and modules.txt in the format `text`; `corpus` is `documents()` by default."""
-    corpus = documents() if corpus is None else corpus
-    os.makedirs(directory, exist_ok=True)
-    paths = []
-    size = 0
-    for source in (TOPIC, MODULE):
-        lines = [f"{sentence}\n" for d in corpus if d.source == source for sentence in (*d.sentences, "")]
-        if lines:
-            paths.append(os.path.join(directory, f"{source}s.txt"))
-            content = "".join(lines).encode("utf-8", "replace")
-            atomic.write_file(paths[-1], content)
-            size += len(content)
-    found = [sentence for document in corpus for sentence in document.sentences]
-    words = sum(len(sentence.split()) for sentence in found)
-    return Written(tuple(paths), len(corpus), len(found), words, size)
-
-
-def missing() -> str | None:
-    """Returns a message about the part of the corpus that this Python lacks, or None."""
-    if not _topic_texts():
-        return (
-            "this Python has no pydoc_data.topics (Debian: libpython3-stdlib); the corpus is docstrings only"
-        )
-    if next(_module_files(), None) is None:
-        return (
-            "this Python has no sources of its standard library; the corpus is the documentation topics only"
-        )
-    return None
-
-
-def _unique(candidates: Sequence[Document]) -> list[Document]:
+    texts = [("", [text]) for _, text in sorted(_topics().items())]
+    texts += [(name.partition(".")[0], list(_docstrings(path))) for name, path in sorted(_module_files())]
     seen: set[str] = set()
     kept = []
-    for document in candidates:
-        new = []
-        for sentence in document.sentences:
+    for package, parts in texts:
+        sentences = []
+        for sentence in itertools.chain.from_iterable(map(prose, parts)):
             if sentence.lower() not in seen:
                 seen.add(sentence.lower())
-                new.append(sentence)
-        if len(new) >= _MIN_SENTENCES:
-            kept.append(dataclasses.replace(document, sentences=tuple(new)))
+                sentences.append(sentence)
+        if len(sentences) >= _MIN_SENTENCES:
+            kept.append(Document(package, tuple(sentences)))
     if not kept:
         raise UserError(
             "this Python has neither pydoc_data nor the sources of its standard library; use one from "
@@ -110,16 +63,28 @@ def _unique(candidates: Sequence[Document]) -> list[Document]:
     return kept
 
 
-def _topic_texts() -> dict[str, str]:
+def write_corpus(directory: str | os.PathLike, corpus: Sequence[Document] | None = None) -> list[str]:
+    """Writes topics.txt and modules.txt in the format `text`; `corpus` is `documents()` by default.
+
+    Returns:
+        The paths of the files.
+    """
+    corpus = documents() if corpus is None else corpus
+    os.makedirs(directory, exist_ok=True)
+    paths = []
+    for name, of_modules in (("topics.txt", False), ("modules.txt", True)):
+        lines = [f"{one}\n" for d in corpus if bool(d.package) == of_modules for one in (*d.sentences, "")]
+        if lines:
+            paths.append(os.path.join(directory, name))
+            atomic.write_file(paths[-1], "".join(lines).encode("utf-8", "replace"))
+    return paths
+
+
+def _topics() -> dict[str, str]:
     try:
         return dict(importlib.import_module("pydoc_data.topics").topics)
     except (ImportError, AttributeError):
         return {}
-
-
-def _topics() -> Iterator[Document]:
-    for name, text in sorted(_topic_texts().items()):
-        yield Document(f"{TOPIC}:{name}", TOPIC, "", tuple(prose(text)))
 
 
 def _module_files() -> Iterator[tuple[str, str]]:
@@ -132,12 +97,6 @@ def _module_files() -> Iterator[tuple[str, str]]:
             if name.endswith(".py") and name[:-3].isidentifier():
                 parts = [*package, name[:-3]]
                 yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), os.path.join(folder, name)
-
-
-def _modules() -> Iterator[Document]:
-    for name, path in sorted(_module_files()):
-        sentences = [sentence for text in _docstrings(path) for sentence in prose(text)]
-        yield Document(f"{MODULE}:{name}", MODULE, name.partition(".")[0], tuple(sentences))
 
 
 def _docstrings(path: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import progress
 from bert_jax.tokenization import templates, wordpiece
 from data_pipelines import cleaning, languages, readers, sentences
-from data_pipelines.stages import pairs
+from data_pipelines.stages import google_text, pairs
 
 # The flags that choose the text of a row without a second segment.
 _SINGLE_SEGMENTS = ("full_sentences", "full_rows")
@@ -132,12 +132,8 @@ class Options(CorpusOptions):
         "Cleaning steps, separated by commas: mojibake, unicode, length, language, exact, near. Default: "
         "none.",
     )
-    min_document_characters: int | None = flag(
-        None, "Drop shorter documents, with --clean=length. Default: 200."
-    )
     near_duplicate_threshold: float | None = flag(
-        None,
-        "Jaccard similarity of word 5-shingles from which --clean=near drops a document. Default: 0.8.",
+        None, "Jaccard similarity of word 5-shingles from which --clean=near drops a document. Default: 0.8."
     )
     language: str | None = flag(None, "Language that --clean=language keeps: a code such as en.")
     sentence_language: str = flag(
@@ -167,7 +163,7 @@ class Options(CorpusOptions):
         )
         if self.schema == google.SCHEMA and type(tokenizer) is wordpiece.WordPieceTokenizer:
             options = tokenizer.lower_case, tokenizer.strip_accents, tokenizer.template
-            tokenizer = wordpiece.GoogleWordPieceTokenizer(tokenizer.path, *options)
+            tokenizer = google_text.GoogleWordPieceTokenizer(tokenizer.path, *options)
         stated = tokenizer.default_template
         if tokenizer.states_template and template not in (None, stated):
             raise UserError(
@@ -222,7 +218,8 @@ class Options(CorpusOptions):
             ("num_shards", self.num_shards >= 0, "at least 0"),
             ("sentence_language", self.sentence_language in ("", *sentences.LANGUAGES),
              f"one of {', '.join(sentences.LANGUAGES)}"),
-            ("sampling_exponent", languages.is_exponent(self.sampling_exponent), "over 0, and at most 1"),
+            ("sampling_exponent", self.sampling_exponent is None or 0 < self.sampling_exponent <= 1,
+             "over 0, and at most 1"),
             ("output", bool(self.output), "a directory"),
         ]  # fmt: skip
         defaults = {field.name: field.default for field in dataclasses.fields(self)}

@@ -9,7 +9,6 @@ the flags, not on --workers. Run the same command again to resume.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from typing import Any
@@ -22,7 +21,7 @@ from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define, read_options
 
 with epy.lazy_imports():
-    from bert_jax.data import inspection
+    from bert_jax.data import inspection, manifests
     from data_pipelines import build, cleaning, pools, readers, settings
 
 
@@ -57,7 +56,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if "cleaned" in built.manifest:
         for line in cleaning.lines(built.manifest["cleaned"]):
             print(line)
-        print(f"  examples: {os.path.join(flags.output, cleaning.REPORT)}")
+        print(f"  examples: {flags.output}/{manifests.FILE}, cleaned")
     for line in warnings(built.manifest):
         print(f"warning: {line}", file=sys.stderr)
     seconds = time.monotonic() - begun

@@ -55,7 +55,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         trained = vocabulary.train(options, progress)
     print(
         f"{trained.path}: {trained.size:,} tokens, learned from "
-        f"{counted(sum(part.documents for part in trained.parts), 'document')}, "
+        f"{counted(sum(len(part.training) for part in trained.parts), 'document')}, "
         f"{wording.size(sum(part.bytes for part in trained.parts))} of text, in "
         f"{time.monotonic() - begun:.0f} s"
     )
@@ -63,19 +63,19 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     for part in trained.parts if several else ():
         share = part.bytes * part.times / sum(one.bytes * one.times for one in trained.parts)
         print(
-            f"from {part.name}: {counted(part.documents, 'document')}, {wording.size(part.bytes)}, "
+            f"from {part.name}: {counted(len(part.training), 'document')}, {wording.size(part.bytes)}, "
             f"{part.times:.2f} times: {share:.2%}"
         )
-    for line in trained.measured:
+    for part, line in zip(trained.parts, trained.measured, strict=True):
         of = f" of {line.input}" if several else ""
-        seen = "held out" if trained.held_out else "learned from"
+        seen = "held out" if part.held_out else "learned from"
         print(
             f"{trained.path} on {counted(line.words, 'word')} {seen}{of}: {line.tokens_per_word:.3f} tokens "
             f"per word, {line.unknown_rate:.3%} [UNK]"
         )
     if trained.size < flags.size:
         print(f"note: the text yields only {trained.size:,} tokens, not --size={flags.size}", file=sys.stderr)
-    if sum(part.counts["documents"] for part in trained.parts) == 1:
+    if len({document.key for part in trained.parts for document in part.measured + part.training}) == 1:
         more = "more documents (in text, a blank line ends one), or --nsp=none"
         print(f"note: the corpus is one document; bert-jax data needs {more}", file=sys.stderr)
     unknown = max(line.unknown_rate for line in trained.measured)

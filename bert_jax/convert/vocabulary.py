@@ -9,14 +9,14 @@ import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from tokenizers import models, pre_tokenizers
+from tokenizers import models
 
 from bert_jax.convert.model import Model
 from bert_jax.convert.surgery import change_rows
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
-from bert_jax.tokenization import SPECIAL_TOKENS, Tokenizer, normalization
-from bert_jax.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS
+from bert_jax.tokenization import SPECIAL_TOKENS, Tokenizer
+from bert_jax.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WordPieceTokenizer
 
 _UNUSED = re.compile(r"\[unused\d+\]")
 
@@ -113,7 +113,7 @@ def _continuation_splitter(tokenizer: Tokenizer) -> Callable[[str, list[int]], l
     if tokenizer.kind == "bpe":
         return lambda text, word: tokenizer.encode_batch([text])[0]
     ids = {token: i for i, token in enumerate(tokenizer.tokens)}
-    if tokenizer.kind != "wordpiece":
+    if not isinstance(tokenizer, WordPieceTokenizer):
 
         def from_word(text: str, word: list[int]) -> list[int]:
             # SentencePiece splits whole words only, so the marker of the word's start is removed afterwards.
@@ -122,7 +122,6 @@ def _continuation_splitter(tokenizer: Tokenizer) -> Callable[[str, list[int]], l
 
         return from_word
 
-    normalize = normalization.normalizer(tokenizer.lower_case, tokenizer.strip_accents)
     anchored = models.WordPiece(
         vocab=ids | {_ANCHOR: len(ids)},
         unk_token="[UNK]",
@@ -131,7 +130,7 @@ def _continuation_splitter(tokenizer: Tokenizer) -> Callable[[str, list[int]], l
     )
 
     def after_anchor(text: str, word: list[int]) -> list[int]:
-        found = [token.id for token in anchored.tokenize(_ANCHOR + normalize(text).strip())]
+        found = [token.id for token in anchored.tokenize(_ANCHOR + tokenizer.normalize(text).strip())]
         return [i for i in found if i != len(ids)]
 
     return after_anchor
@@ -146,18 +145,15 @@ def add_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> list[str]:
     Raises:
         UserError: no token is new, this tokenizer can never produce a token, or it is a SentencePiece model.
     """
-    if tokenizer.kind != "wordpiece":
+    if not isinstance(tokenizer, WordPieceTokenizer):
         raise UserError(f"tokens can be added to WordPiece, and {tokenizer.path} is a {tokenizer.kind} model")
     known = set(tokenizer.tokens)
     new = [token for token in dict.fromkeys(tokens) if token not in known]
     if not new:
         raise UserError(f"none of the {counted(len(tokens), 'token')} to add is new to {tokenizer.path}")
-    normalize = normalization.normalizer(tokenizer.lower_case, tokenizer.strip_accents)
-    split = pre_tokenizers.BertPreTokenizer()
     for token in new:
         text = token.removeprefix(CONTINUATION)
-        words = [word for word, _ in split.pre_tokenize_str(normalize(text))]
-        if words != [text] or len(text) > MAX_WORD_CHARACTERS:
+        if tokenizer.words(text) != [text] or len(text) > MAX_WORD_CHARACTERS:
             raise UserError(
                 f"the token to add {token!r} would never occur: expected one word without spaces or "
                 f"punctuation{', in lower case' if tokenizer.lower_case else ''}"

@@ -102,17 +102,13 @@ class Demo:
         if self._dev.exists():
             print(f"{self.root}/corpus and {self.root}/task exist already")
             return
-        if lacking := python_docs.missing():
-            print(f"note: {lacking}")
         documents = python_docs.documents()
         reserved = [document for document in documents if document.package in HELD_OUT]
-        written = python_docs.write_corpus(
-            self.root / "corpus", [document for document in documents if document.package not in HELD_OUT]
-        )
-        print(
-            f"{written.documents} documents, {written.sentences:,} sentences, {written.words:,} words in "
-            f"{', '.join(written.paths)}"
-        )
+        corpus = [document for document in documents if document.package not in HELD_OUT]
+        paths = python_docs.write_corpus(self.root / "corpus", corpus)
+        sentences = [sentence for document in corpus for sentence in document.sentences]
+        words = sum(len(sentence.split()) for sentence in sentences)
+        print(f"{len(corpus)} documents, {len(sentences):,} sentences, {words:,} words in {', '.join(paths)}")
         train, dev = make_task(reserved, self.budget.train_examples)
         write_task(self.root / "task" / "train.jsonl", train)
         sentences = [sentence for document in reserved for sentence in document.sentences]

@@ -7,8 +7,8 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.tokenization import huggingface, templates
+from bert_jax.tokenization.families import FILE_NAMES, KINDS, find, load_file, of_file
 from bert_jax.tokenization.interface import SPECIAL_TOKENS, PortableTokenizer, Tokenizer
-from bert_jax.tokenization.kinds import FILE_NAMES, KINDS, find, load_file, of_file
 
 __all__ = [
     "FILE_NAMES",

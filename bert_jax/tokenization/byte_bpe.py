@@ -3,11 +3,16 @@
 A text is split into words by GPT-2's pattern, where a word includes the space before it; the UTF-8 bytes of a
 word are joined by merges (Radford et al. 2019, section 2.2; Liu et al. 2019, section 4.4). Since every byte
 has a token, no text is unknown, and decoding restores it exactly.
+
+A run has tokenizer.json, in the form of `tokenizers` and of transformers. RoBERTa was released with
+vocab.json, which has the tokens with their ids, and merges.txt, with the merges in the order of their rank.
 """
 
 from __future__ import annotations
 
+import copy
 import json
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,20 +21,34 @@ import tokenizers
 from tokenizers import processors
 
 from bert_jax.errors import UserError
-from bert_jax.io import files, json_files
-from bert_jax.tokenization import byte_bpe_files, normalization
+from bert_jax.io import files, json_files, scratch
+from bert_jax.tokenization import normalization, templates
 from bert_jax.tokenization.interface import Tokenizer, parallelism
 
 WORD_START = "\u0120"  # stands for a space
+VOCABULARY, MERGES = "vocab.json", "merges.txt"
 
-_BYTES = {character: byte for byte, character in byte_bpe_files.characters_of_bytes().items()}
-_SCHEMA = {
-    "model": dict,
-    "added_tokens?": ([{"content": str, "id": range(0, 1 << 31)}], None),
-    "pre_tokenizer?": byte_bpe_files.PRE_TOKENIZER,
-    "post_processor?": byte_bpe_files.POST_PROCESSOR,
-}
-_MODEL = {"type?": (str, None), "vocab": {str: range(0, 1 << 31)}, "merges": list, "unk_token?": (str, None)}
+# The spellings of special tokens, as RoBERTa and as BERT and ModernBERT have them, in the order of the ids in
+# a new vocabulary. RoBERTa's first four have these ids in fairseq.
+ROBERTA_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+BERT_TOKENS = {"cls": "[CLS]", "pad": "[PAD]", "sep": "[SEP]", "unk": "[UNK]", "mask": "[MASK]"}
+
+_PROCESSINGS = {"RobertaProcessing": templates.ROBERTA, "BertProcessing": templates.BERT}
+_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+
+
+def characters_of_bytes() -> dict[int, str]:
+    """Returns the printable character that stands for each byte in the tokens, as GPT-2 assigned them.
+
+    The bytes that are printable in Latin-1 stand for themselves, and the other 68, in order, for U+0100 and
+    what follows: a space is U+0120.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+
+
+_BYTES = {character: byte for byte, character in characters_of_bytes().items()}
 
 
 class ByteBpeTokenizer(Tokenizer):
@@ -43,12 +62,6 @@ class ByteBpeTokenizer(Tokenizer):
     The offsets do not include spaces: a token that is only a space has an empty span where the next one
     begins. The tokens of a character that is split into several all have the span of that character.
 
-    Args:
-        path: see `Tokenizer`.
-        lower_case: False or None, since the text is not changed.
-        strip_accents: False or None.
-        template: see `Tokenizer`; the default is that of the file.
-
     Raises:
         UserError: the file is missing, is not byte-level BPE, or lacks a special token; or the text shall be
             lower-cased or stripped of accents.
@@ -61,37 +74,33 @@ class ByteBpeTokenizer(Tokenizer):
 
     def _parse(self, data: bytes) -> None:
         content = json_files.parse(data, self.path)
-        if "model" not in content:
-            raise UserError(
-                f"{self.path} is no tokenizer.json; give that file, or the directory with "
-                f"{byte_bpe_files.VOCABULARY} and {byte_bpe_files.MERGES}"
-            )
-        json_files.check(content, _SCHEMA, self.path)
+        try:
+            self._read(content)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{self.path}: it is no tokenizer.json, or damaged ({error!r})") from None
+
+    def _read(self, content: dict[str, Any]) -> None:
         kind = content["model"].get("type")
-        if kind != "BPE" or not byte_bpe_files.byte_levels(content):
-            folder = f": give its folder, {files.parent(self.path)}" if kind == "WordPiece" else ""
+        if kind != "BPE" or not byte_levels(content):
             raise UserError(
-                f"{self.path} holds a tokenizer of the type {kind}, not byte-level BPE; expected the "
-                f"vocab.txt or the .model of another kind of vocabulary{folder}"
+                f"{self.path} holds a tokenizer of the type {kind}, not byte-level BPE; expected that, or "
+                f"the vocabulary of another kind: give its folder, {files.parent(self.path)}"
             )
-        json_files.check(content["model"], _MODEL, self.path, "model")
         added = {token["content"]: token["id"] for token in content.get("added_tokens") or ()}
         ids: dict[str, int] = content["model"]["vocab"] | added
         self.tokens = sorted(ids, key=ids.__getitem__)
         if [ids[token] for token in self.tokens] != list(range(len(ids))):
             raise UserError(f"{self.path}: its ids are not 0 to {len(ids) - 1}, one a token")
-        self.special_tokens = byte_bpe_files.special_tokens(ids, self.path)
+        self.special_tokens = special_tokens(ids, self.path)
         self.special_ids = {role: ids[token] for role, token in self.special_tokens.items()}
-        self.default_template = byte_bpe_files.template_of(content, self.special_tokens, self.path)
-        special = {role: (token, ids[token]) for role, token in self.special_tokens.items()}
-        self._content = byte_bpe_files.with_special_tokens(content, special, self.default_template)
+        self.default_template = template_of(content, self.special_tokens, self.path)
+        self._content = content
+        self._content = self._content_with(self.default_template)
         (mask,) = (x for x in self._content["added_tokens"] if x["content"] == self.special_tokens["mask"])
         self.mask_strips = bool(mask.get("lstrip")), bool(mask.get("rstrip"))
         self._rust = self._load()
-        self._bytes = {
-            token: token.encode() if token in added or token in special else _bytes_of(token) for token in ids
-        }
-        starts = set(added) | set(self.special_tokens.values())
+        starts = {*added, *self.special_tokens.values()}
+        self._bytes = {token: token.encode() if token in starts else _bytes_of(token) for token in ids}
         self.is_continuation = np.array(
             [token not in starts and not token.startswith(WORD_START) for token in self.tokens]
         )
@@ -113,16 +122,19 @@ class ByteBpeTokenizer(Tokenizer):
         rust.post_processor = processors.ByteLevel(add_prefix_space=self.prefix_space, trim_offsets=True)
         return rust
 
+    def _content_with(self, template: templates.Template) -> dict[str, Any]:
+        special = {role: (token, self.special_ids[role]) for role, token in self.special_tokens.items()}
+        return with_special_tokens(self._content, special, template)
+
     @property
     def content(self) -> Mapping[str, Any]:
         """The content of tokenizer.json, with the template of this tokenizer."""
-        special = {role: (token, self.special_ids[role]) for role, token in self.special_tokens.items()}
-        return byte_bpe_files.with_special_tokens(self._content, special, self.template)
+        return self._content_with(self.template)
 
     @property
     def prefix_space(self) -> bool:
         """Whether a space is put before a text that begins with none: transformers' add_prefix_space."""
-        return byte_bpe_files.prefix_space(self._content)
+        return prefix_space(self._content)
 
     @property
     def is_plain(self) -> bool:
@@ -130,7 +142,7 @@ class ByteBpeTokenizer(Tokenizer):
 
         The text is not normalized then, and is split as for GPT-2.
         """
-        return byte_bpe_files.is_plain(self._content)
+        return is_plain(self._content)
 
     def after_space(self, text: str) -> str:
         """Returns a text with a space before it, unless it begins with whitespace; see `Tokenizer`."""
@@ -162,10 +174,231 @@ class ByteBpeTokenizer(Tokenizer):
         return b"".join(self._bytes[token] for token in tokens).decode("utf-8", "replace")
 
 
+def _utf8(texts: Sequence[str]) -> list[str]:
+    return [normalization.without_surrogates(text) for text in texts]
+
+
 def _bytes_of(token: str) -> bytes:
     """Returns the bytes of a token; characters that stand for no byte are encoded as UTF-8."""
     return b"".join(bytes([_BYTES[c]]) if c in _BYTES else c.encode() for c in token)
 
 
-def _utf8(texts: Sequence[str]) -> list[str]:
-    return [normalization.without_surrogates(text) for text in texts]
+def tokenizer_json(
+    ids: Mapping[str, int],
+    merges: Sequence[str],
+    special_tokens: Mapping[str, str],
+    template: templates.Template,
+) -> dict[str, Any]:
+    """Returns the content of a tokenizer.json that keeps all text.
+
+    Args:
+        ids: the ids of all tokens, including special ones.
+        merges: pairs of tokens separated by a space, in the order of their rank.
+        special_tokens: the spellings of the special tokens by role.
+        template: how rows are assembled.
+    """
+    content: dict[str, Any] = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": _BYTE_LEVEL,
+        "post_processor": None,
+        "decoder": _BYTE_LEVEL | {"add_prefix_space": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "vocab": dict(sorted(ids.items(), key=lambda item: item[1])),
+            "merges": list(merges),
+        },
+    }
+    return with_special_tokens(
+        content, {role: (token, ids[token]) for role, token in special_tokens.items()}, template
+    )
+
+
+def with_special_tokens(
+    content: Mapping[str, Any], special: Mapping[str, tuple[str, int]], template: templates.Template
+) -> dict[str, Any]:
+    """Returns a tokenizer.json whose special tokens are recognized in a text, and put around it.
+
+    A special token that the file lists keeps its flags. Otherwise the mask token includes the spaces before
+    it, as in the released RoBERTa and ModernBERT.
+
+    Args:
+        content: a tokenizer.json.
+        special: (spelling, id) of the special tokens by role.
+        template: how rows are assembled.
+    """
+    added = {token["content"]: token for token in content.get("added_tokens") or ()}
+    flags: dict[str, Any] = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
+    for role, (token, number) in special.items():
+        flags |= {"id": number, "content": token}
+        added[token] = {"lstrip": role == "mask"} | flags | added.get(token, {}) | {"special": True}
+    return {**content} | {
+        "added_tokens": sorted(added.values(), key=lambda token: token["id"]),
+        "post_processor": _post_processor(special, template, prefix_space(content)),
+    }
+
+
+def byte_levels(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the steps of the pre-tokenizer of a tokenizer.json that are of the type ByteLevel."""
+    whole = content.get("pre_tokenizer") or {}
+    steps = (whole, *(whole.get("pretokenizers") or ()))
+    return [step for step in steps if step.get("type") == "ByteLevel"]
+
+
+def prefix_space(content: Mapping[str, Any]) -> bool:
+    """Returns whether a tokenizer.json puts a space before a text that does not begin with one."""
+    return any(step.get("add_prefix_space") for step in byte_levels(content))
+
+
+def with_prefix_space(content: Mapping[str, Any], value: bool) -> dict[str, Any]:
+    """Returns a tokenizer.json that puts a space before a text, or does not; see `prefix_space`."""
+    changed = copy.deepcopy(dict(content))
+    for step in byte_levels(changed):
+        step["add_prefix_space"] = value
+    return changed
+
+
+def _post_processor(
+    special: Mapping[str, tuple[str, int]], template: templates.Template, prefix: bool
+) -> dict[str, Any]:
+    if template == templates.ROBERTA:
+        ends = {"sep": list(special["sep"]), "cls": list(special["cls"])}
+        return {"type": "RobertaProcessing", **ends, "trim_offsets": True, "add_prefix_space": prefix}
+
+    def pieces(which: str) -> list[dict[str, Any]]:
+        return [
+            {"SpecialToken": {"id": special[name][0], "type_id": number}}
+            if name in special
+            else {"Sequence": {"id": name, "type_id": number}}
+            for name, number in template.places(which)
+        ]
+
+    tokens = {
+        token: {"id": token, "ids": [number], "tokens": [token]}
+        for token, number in (special["cls"], special["sep"])
+    }
+    rows = {"single": pieces("single"), "pair": pieces("pair"), "special_tokens": tokens}
+    trimmed = _BYTE_LEVEL | {"add_prefix_space": prefix, "use_regex": False}  # only the offsets are trimmed
+    return {"type": "Sequence", "processors": [trimmed, {"type": "TemplateProcessing", **rows}]}
+
+
+def template_of(
+    content: Mapping[str, Any], special_tokens: Mapping[str, str], path: str
+) -> templates.Template:
+    """Returns the template of a tokenizer.json; without one, it follows from the spelling of its tokens.
+
+    `special_tokens` are their spellings by role, and `path` is for error messages.
+
+    Raises:
+        UserError: the rows that the file describes have other tokens, or an order that is not supported.
+    """
+    processor = content.get("post_processor") or {}
+    for one in (processor, *(processor.get("processors") or ())):
+        if one.get("type") in _PROCESSINGS:
+            for role in ("cls", "sep"):
+                token = (one.get(role) or [special_tokens[role]])[0]
+                if token != special_tokens[role]:
+                    raise UserError(
+                        f"{path}: its rows have {token} for {role}; expected {special_tokens[role]}"
+                    )
+            return _PROCESSINGS[one["type"]]
+        if one.get("type") == "TemplateProcessing":
+            try:
+                return _read_template(one, special_tokens)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise UserError(f"{path}: its template of rows is not supported: {error}") from None
+    return templates.ROBERTA if special_tokens["cls"] == ROBERTA_TOKENS["cls"] else templates.BERT
+
+
+def _read_template(processor: Mapping[str, Any], special_tokens: Mapping[str, str]) -> templates.Template:
+    roles = {token: role for role, token in special_tokens.items()}
+
+    def spelled(pieces: Sequence[Mapping[str, Any]]) -> str:
+        names = []
+        for piece in pieces:
+            ((kind, place),) = piece.items()
+            name = roles[place["id"]] if kind == "SpecialToken" else place["id"]
+            names.append(f"{name}:{place['type_id']}")
+        return " ".join(names)
+
+    return templates.Template(spelled(processor["single"]), spelled(processor["pair"]))
+
+
+def serialized(content: Mapping[str, Any]) -> bytes:
+    """Returns the bytes of a tokenizer.json."""
+    return (json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode()
+
+
+def joined(folder: str | os.PathLike) -> str | None:
+    """Returns the path of a temporary tokenizer.json with a folder's vocab.json and merges.txt, or None.
+
+    None means that the folder does not have both files.
+
+    Raises:
+        UserError: a file is damaged, or has no special tokens.
+    """
+    paths = [os.path.join(folder, name) for name in (VOCABULARY, MERGES)]
+    if not all(files.exists(path) for path in paths):
+        return None
+    ids = json_files.read(paths[0], {str: range(1 << 31)})
+    try:
+        lines = files.read(paths[1]).decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{paths[1]}: not UTF-8 at byte {error.start}; expected a merge on each line"
+        ) from None
+    if lines[0].startswith("#version"):
+        del lines[0]
+    merges = [merge for line in lines if (merge := line.removesuffix("\r"))]
+    for merge in merges:
+        pair = merge.split(" ")
+        if len(pair) != 2 or any(token not in ids for token in (*pair, "".join(pair))):
+            raise UserError(f"{paths[1]}: {merge!r} is no merge of two tokens of {VOCABULARY}")
+    found = special_tokens(ids, paths[0])
+    template = templates.ROBERTA if found["cls"] == ROBERTA_TOKENS["cls"] else templates.BERT
+    content = serialized(tokenizer_json(ids, merges, found, template))
+    return scratch.kept_file("tokenizer.json", content)
+
+
+def special_tokens(ids: Mapping[str, int], path: str) -> dict[str, str]:
+    """Returns the spellings of the special tokens of a vocabulary by role; `path` is for error messages.
+
+    Raises:
+        UserError: a role has no token.
+    """
+    found = {}
+    for role, token in ROBERTA_TOKENS.items():
+        spellings = (token, BERT_TOKENS[role])
+        there = [spelling for spelling in spellings if spelling in ids]
+        if not there:
+            raise UserError(
+                f"the vocabulary {path} has neither {' nor '.join(spellings)}; `bert-jax vocab --kind=bpe` "
+                "makes one with all special tokens"
+            )
+        found[role] = there[0]
+    return found
+
+
+def is_plain(content: Mapping[str, Any]) -> bool:
+    """Returns whether vocab.json and merges.txt say all that a tokenizer.json does but for `prefix_space`."""
+    given = _BYTE_LEVEL | content["pre_tokenizer"] | {"add_prefix_space": False}
+    return given == _BYTE_LEVEL and not content.get("normalizer")
+
+
+def separate(content: Mapping[str, Any]) -> dict[str, bytes]:
+    """Returns the content of vocab.json and merges.txt, by name, for the content of a tokenizer.json."""
+    model = content["model"]
+    merges = [one if isinstance(one, str) else " ".join(one) for one in model["merges"]]
+    return {
+        VOCABULARY: (json.dumps(model["vocab"], ensure_ascii=False) + "\n").encode(),
+        MERGES: "".join(line + "\n" for line in ("#version: 0.2", *merges)).encode(),
+    }

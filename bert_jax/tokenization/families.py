@@ -1,15 +1,77 @@
-"""Lists the tokenizers of the model families: which classes of transformers they have, and how rows look."""
+"""Lists the kinds of tokenizers with the names of their files, and the tokenizers of the model families."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from bert_jax.tokenization import templates
-from bert_jax.tokenization.kinds import KINDS, of_file
+from etils import epy
 
-_NO_TYPES = {"model_input_names": ["input_ids", "attention_mask"]}  # of a tokenizer without token types
+from bert_jax.io import files
+from bert_jax.tokenization import templates
+from bert_jax.tokenization.interface import Tokenizer
+
+with epy.lazy_imports():
+    from bert_jax.tokenization import byte_bpe, sentence_piece, wordpiece
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of tokenizer, whose vocabulary is one file.
+
+    Attributes:
+        tokenizer: returns its class, which a path and the flags `lower_case` and `strip_accents` (None to
+            detect them) are passed to.
+        file: the name of the vocabulary in record directories and work directories. Its ending indicates the
+            kind, so no two kinds have the same.
+        released: the names in the folders of released models; an export has the first one.
+    """
+
+    tokenizer: Callable[[], type[Tokenizer]]
+    file: str
+    released: tuple[str, ...]
+
+    @property
+    def ending(self) -> str:
+        """The ending of the names of vocabularies."""
+        return os.path.splitext(self.file)[1]
+
+
+KINDS = {
+    "wordpiece": Kind(lambda: wordpiece.WordPieceTokenizer, "vocab.txt", ("vocab.txt",)),
+    "sentencepiece": Kind(
+        lambda: sentence_piece.SentencePieceTokenizer,
+        "vocab.model",
+        ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model"),
+    ),
+    "bpe": Kind(lambda: byte_bpe.ByteBpeTokenizer, "tokenizer.json", ("tokenizer.json",)),
+}
+FILE_NAMES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in (kind.file, *kind.released)))
+
+
+def of_file(path: str | os.PathLike) -> Kind:
+    """Returns the kind that the ending of a vocabulary's name indicates; WordPiece for any other ending."""
+    endings = {kind.ending: kind for kind in KINDS.values()}
+    return endings.get(files.suffix(path), KINDS["wordpiece"])
+
+
+def load_file(path: str, *options: Any) -> Tokenizer:
+    """Returns the tokenizer of a vocabulary file; the options are those of `Tokenizer`, in its order."""
+    return of_file(path).tokenizer()(path, *options)
+
+
+def find(folder: str | os.PathLike, kind: str = "") -> str | None:
+    """Returns the path of the vocabulary in a folder, preferably of one kind, or None if there is none.
+
+    If the folder has no vocabulary that is one file, and has the vocab.json and merges.txt of byte-level BPE,
+    the path is that of a temporary tokenizer.json with their content.
+    """
+    preferred = (KINDS[kind].file, *KINDS[kind].released) if kind else ()
+    paths = (os.path.join(folder, name) for name in (*preferred, *FILE_NAMES))
+    found = next((path for path in paths if files.exists(path)), None)
+    return found or byte_bpe.joined(folder)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,8 +80,8 @@ class TokenizerRecord:
 
     Attributes:
         class_name: the class in tokenizer_config.json for a vocabulary of this kind.
-        kind: a key of `tokenization.KINDS`. A model may also have a vocabulary of another kind, whose
-            class in tokenizer_config.json is then that of the kind.
+        kind: a key of `KINDS`. A model may also have a vocabulary of another kind, whose class in
+            tokenizer_config.json is then that of the kind.
         template: how rows are assembled in new models, and in folders with a vocabulary of this kind.
         normalizer: how text is normalized with a vocabulary of this kind.
         fields: further fields of tokenizer_config.json.
@@ -40,6 +102,7 @@ class TokenizerRecord:
         return self.normalizer if self.has_kind_of(path) else ""
 
 
+_NO_TYPES = {"model_input_names": ["input_ids", "attention_mask"]}  # of a tokenizer without token types
 # By the model_type of config.json.
 RECORDS: Mapping[str, TokenizerRecord] = {
     "bert": TokenizerRecord("BertTokenizer"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import functools
 import json
@@ -9,13 +10,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from sentencepiece import sentencepiece_model_pb2
+
 from bert_jax.errors import UserError
 from bert_jax.io import files, json_files, scratch
 from bert_jax.io.wording import some
-from bert_jax.tokenization import byte_bpe_files, templates
-from bert_jax.tokenization.families import RECORDS, TokenizerRecord
+from bert_jax.tokenization import byte_bpe, templates
+from bert_jax.tokenization.families import KINDS, RECORDS, TokenizerRecord, find, load_file, of_file
 from bert_jax.tokenization.interface import Tokenizer
-from bert_jax.tokenization.kinds import KINDS, find, load_file, of_file
 from bert_jax.tokenization.wordpiece import MAX_WORD_CHARACTERS
 
 CONFIG = "config.json"
@@ -48,36 +50,8 @@ _WORD_PIECES = {
     "max_input_chars_per_word": MAX_WORD_CHARACTERS,
 }
 
-_TEXT, _BOOL = (str, None), (bool, None)
-_TOKENIZER_CONFIG = {
-    **dict.fromkeys(("do_lower_case?", "strip_accents?", "keep_accents?", "remove_space?"), _BOOL),
-    **dict.fromkeys(("tokenize_chinese_chars?", "do_basic_tokenize?", "add_prefix_space?"), _BOOL),
-    **dict.fromkeys(("truncation_side?", "padding_side?"), _TEXT),
-    **dict.fromkeys(("tokenizer_class?", "word_tokenizer_type?", "subword_tokenizer_type?"), _TEXT),
-    **dict.fromkeys(("cls_token?", "sep_token?", "mask_token?"), (str, {"content": str}, None)),
-}
-_NORMALIZER = {
-    "type?": str,
-    **dict.fromkeys(("lowercase?", "strip_accents?", "handle_chinese_chars?", "clean_text?"), _BOOL),
-}
 _ADDED = "added_tokens.json"
-_TOKENIZER = {
-    "normalizer?": ({**_NORMALIZER, "normalizers?": ([_NORMALIZER], None)}, None),
-    "pre_tokenizer?": byte_bpe_files.PRE_TOKENIZER,
-    "model?": (
-        {
-            **dict.fromkeys(("type?", "continuing_subword_prefix?"), _TEXT),
-            "max_input_chars_per_word?": (range(0, 1 << 31), None),
-        },
-        None,
-    ),
-    "post_processor?": byte_bpe_files.POST_PROCESSOR,
-    **dict.fromkeys(("truncation?", "padding?"), ({"direction?": str}, None)),
-    "added_tokens?": (
-        [{"content": str, "id": range(0, 1 << 31), **{f"{flag}?": _BOOL for flag in ADDED_FLAGS}}],
-        None,
-    ),
-}
+_FAIRSEQ_FIRST = ["<s>", "<pad>", "</s>", "<unk>"]
 
 
 def read_tokenizer(
@@ -114,7 +88,24 @@ def read_tokenizer(
         UserError: the tokenizer is of a class of transformers, or has settings or special tokens, that give a
             text other ids.
     """
-    stated = _Stated.of(folder, record or _record(folder))
+    try:
+        return _read(folder, record, log, lower_case, strip_accents, template, normalizer)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{folder}: the files of its tokenizer are damaged, or of an unknown form ({error!r})"
+        ) from error
+
+
+def _read(
+    folder: str,
+    record: TokenizerRecord | None,
+    log: Callable[[str], None],
+    lower_case: bool | None,
+    strip_accents: bool | None,
+    template: templates.Template | None,
+    normalizer: str,
+) -> Tokenizer | None:
+    stated = _Stated.of(folder, record)
     path = stated.vocabulary()
     if path is None:
         return None
@@ -131,36 +122,22 @@ def read_tokenizer(
     if template is None and stated.record.has_kind_of(path) and not stated.is_of_tokenizer_json(path):
         template = stated.record.template
     tokenizer = load(path, template)
-    stated.check_special_tokens(tokenizer)
-    if template is None and (template := stated.template(tokenizer)):
+    special = {role: tokenizer.tokens[i] for role, i in tokenizer.special_ids.items()}
+    stated.check_special_tokens(special)
+    if template is None and (template := stated.template(path, special)):
         tokenizer = load(path, template)
-    added = [one for one in stated.added_tokens() if one["content"] not in tokenizer.special_tokens.values()]
+    added = [one for one in stated.added_tokens() if one["content"] not in special.values()]
     if tokenizer.kind == "wordpiece":
         tokenizer = _with_added_tokens(tokenizer, added, lambda path: load(path, tokenizer.template))
-    _log_unlike_text(tokenizer, added, folder, log)
-    return tokenizer
-
-
-def _log_unlike_text(
-    tokenizer: Tokenizer, added: Sequence[Mapping[str, Any]], folder: str, log: Callable[[str], None]
-) -> None:
-    """Logs the added tokens that transformers finds in text where the tokenizer does not."""
     texts = [one["content"] if one.get("single_word") else f"x{one['content']}x" for one in added]
-    names = [
+    unlike = [
         one["content"]
         for one, ids in zip(added, tokenizer.encode_batch(texts), strict=True)
         if one["id"] not in ids
     ]
-    if names:
-        log(f"warning: {folder}: its added tokens {some(names)} are not recognized in all texts")
-
-
-def _record(folder: str) -> TokenizerRecord:
-    """Returns the tokenizer of the family that config.json names, or of BERT."""
-    name = None
-    if CONFIG in files.names(folder):
-        name = json_files.read(os.path.join(folder, CONFIG), {"model_type?": _TEXT}).get("model_type")
-    return RECORDS.get(name or "", RECORDS["bert"])
+    if unlike:
+        log(f"warning: {folder}: its added tokens {some(unlike)} are not recognized in all texts")
+    return tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,6 +149,7 @@ class _Stated:
         record: the tokenizer of the family.
         settings: tokenizer_config.json; empty if there is none.
         rust: tokenizer.json; empty if there is none.
+        config: config.json; empty if there is none.
     """
 
     folder: str
@@ -179,15 +157,18 @@ class _Stated:
     settings: Mapping[str, Any]
     rust: Mapping[str, Any]
 
+    config: Mapping[str, Any]
+
     @classmethod
-    def of(cls, folder: str, record: TokenizerRecord) -> _Stated:
+    def of(cls, folder: str, record: TokenizerRecord | None) -> _Stated:
         """Reads the files of a folder."""
         there = files.names(folder)
-        settings, rust = (
-            json_files.read(os.path.join(folder, name), schema) if name in there else {}
-            for name, schema in (("tokenizer_config.json", _TOKENIZER_CONFIG), ("tokenizer.json", _TOKENIZER))
+        settings, rust, config = (
+            json_files.read(os.path.join(folder, name)) if name in there else {}
+            for name in ("tokenizer_config.json", "tokenizer.json", CONFIG)
         )
-        return cls(folder, record, settings, rust)
+        record = record or RECORDS.get(config.get("model_type") or "", RECORDS["bert"])
+        return cls(folder, record, settings, rust, config)
 
     @functools.cached_property
     def class_name(self) -> str:
@@ -196,11 +177,8 @@ class _Stated:
         Raises:
             UserError: bert_jax has no such tokenizer.
         """
-        name = self.settings.get("tokenizer_class")
-        if not name and CONFIG in files.names(self.folder):
-            config = json_files.read(os.path.join(self.folder, CONFIG), {"tokenizer_class?": _TEXT})
-            name = config.get("tokenizer_class")
-        name = (name or "").removesuffix("Fast").removesuffix("Legacy")
+        name = self.settings.get("tokenizer_class") or self.config.get("tokenizer_class") or ""
+        name = name.removesuffix("Fast").removesuffix("Legacy")
         name = _SAME.get(name, name)
         if name and name not in _CLASSES:
             raise UserError(
@@ -270,14 +248,21 @@ class _Stated:
         """Returns whether text is lower-cased and whether accents are removed; None to detect it."""
         settings = self._settings_of(path)
         if normalizer == "albert":
-            return settings.get("do_lower_case") is not False, not settings.get("keep_accents")
+            steps = {"Lowercase", "StripAccents"}
+            if self.rust.get("normalizer"):
+                steps = {one.get("type") for one in _steps(self.rust["normalizer"])}
+            lower_case, keep = settings.get("do_lower_case"), settings.get("keep_accents")
+            return (
+                "Lowercase" in steps if lower_case is None else lower_case,
+                "StripAccents" in steps if keep is None else not keep,
+            )
         stated = self._bert_normalizer()
         strip_accents = settings.get("strip_accents")
         if strip_accents is None:
             strip_accents = stated.get("strip_accents")
         return settings.get("do_lower_case", stated.get("lowercase")), strip_accents
 
-    def template(self, tokenizer: Tokenizer) -> templates.Template | None:
+    def template(self, path: str, special: Mapping[str, str]) -> templates.Template | None:
         """Returns how tokenizer.json assembles rows; None if it does not say it.
 
         Raises:
@@ -285,20 +270,19 @@ class _Stated:
                 describes rows that are not supported.
         """
         if not self.rust.get("post_processor"):
-            if self.is_of_tokenizer_json(tokenizer.path):
+            if self.is_of_tokenizer_json(path):
                 raise UserError(
                     f"{self.folder}/tokenizer.json: it has no post_processor, so that transformers adds no "
                     "special tokens to a text; expected one such as BERT's: set it, and save the tokenizer"
                 )
             return None
-        special = _special_tokens(tokenizer)
-        return byte_bpe_files.template_of(self.rust, special, os.path.join(self.folder, "tokenizer.json"))
+        return byte_bpe.template_of(self.rust, special, os.path.join(self.folder, "tokenizer.json"))
 
     def added_tokens(self) -> list[dict[str, Any]]:
         """Returns the tokens that were added to a vocabulary, as in tokenizer.json, in the order of ids."""
         found = {token["content"]: token for token in self.rust.get("added_tokens") or ()}
         if _ADDED in files.names(self.folder):
-            for token, i in json_files.read(os.path.join(self.folder, _ADDED), {str: int}).items():
+            for token, i in json_files.read(os.path.join(self.folder, _ADDED)).items():
                 found[token] = found.get(token, {"content": token}) | {"id": i}
         return sorted(found.values(), key=lambda one: one["id"])
 
@@ -307,9 +291,9 @@ class _Stated:
         is_wordpiece = of_file(path) is KINDS["wordpiece"]
         return is_wordpiece and bool(self.rust) and self.class_name in _OF_TOKENIZER_JSON
 
-    def check_special_tokens(self, tokenizer: Tokenizer) -> None:
+    def check_special_tokens(self, special: Mapping[str, str]) -> None:
         """Raises UserError if tokenizer_config.json has other tokens at the ends of rows, or for masks."""
-        for role, used in _special_tokens(tokenizer).items():
+        for role, used in special.items():
             stated = self.settings.get(f"{role}_token")
             stated = stated["content"] if isinstance(stated, Mapping) else stated
             if stated not in (None, used):
@@ -323,22 +307,12 @@ class _Stated:
         return {} if self.is_of_tokenizer_json(path) else self.settings
 
     def _bert_normalizer(self) -> Mapping[str, Any]:
-        normalizer = self.rust.get("normalizer") or {}
-        for one in (normalizer, *(normalizer.get("normalizers") or ())):
-            if one.get("type") == "BertNormalizer":
-                return one
-        return {}
-
-
-def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
-    """Returns the spellings of the special tokens by role."""
-    return {role: tokenizer.tokens[i] for role, i in tokenizer.special_ids.items()}
+        steps = _steps(self.rust.get("normalizer"))
+        return next((one for one in steps if one.get("type") == "BertNormalizer"), {})
 
 
 def _with_added_tokens(
-    tokenizer: Tokenizer,
-    added: Sequence[dict[str, Any]],
-    load: Callable[[str], Tokenizer],
+    tokenizer: Tokenizer, added: Sequence[dict[str, Any]], load: Callable[[str], Tokenizer]
 ) -> Tokenizer:
     """Returns a WordPiece tokenizer with added tokens; those that follow its vocabulary become words."""
     size, tokens = tokenizer.vocab_size, tokenizer.tokens
@@ -355,29 +329,55 @@ def _with_added_tokens(
 def _with_prefix_space(path: str, value: bool) -> str:
     """Returns the path of a tokenizer.json that puts a space before a text, or does not."""
     content = json_files.read(path, {})
-    if byte_bpe_files.prefix_space(content) == value:
+    if byte_bpe.prefix_space(content) == value:
         return path
-    changed = byte_bpe_files.serialized(byte_bpe_files.with_prefix_space(content, value))
+    changed = byte_bpe.serialized(byte_bpe.with_prefix_space(content, value))
     return scratch.kept_file("tokenizer.json", changed)
 
 
-def _type(step: Mapping[str, Any] | None) -> str:
-    """Returns the type of a step of tokenizer.json; a sequence of one step is that step."""
-    step = step or {}
-    steps = step.get("normalizers") or step.get("pretokenizers") or []
-    return str((steps[0] if len(steps) == 1 else step).get("type", "none"))
+def _steps(whole: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    """Returns the steps of a normalizer or a pre-tokenizer of tokenizer.json."""
+    whole = whole or {}
+    return whole.get("normalizers") or whole.get("pretokenizers") or [whole]
+
+
+def _type(whole: Mapping[str, Any] | None) -> str:
+    steps = _steps(whole)
+    return str((steps[0] if len(steps) == 1 else whole or {}).get("type", "none"))
 
 
 def _extract_vocabulary(rust: Mapping[str, Any], folder: str) -> str:
+    """Returns the path of a temporary file with the vocabulary of a tokenizer.json."""
     model = rust.get("model") or {}
+    if model.get("type") == "Unigram":
+        return scratch.kept_file("vocab.model", _sentence_piece_model(rust))
     if model.get("type", "WordPiece") != "WordPiece" or not isinstance(model.get("vocab"), dict):
         raise UserError(
-            f"{folder}/tokenizer.json holds no WordPiece or BPE vocabulary (its model is "
-            f"{model.get('type')}); put the model's vocab.txt, or its SentencePiece model, beside it"
+            f"{folder}/tokenizer.json: its model is {model.get('type')}; expected WordPiece, BPE or Unigram"
         )
-    json_files.check(model["vocab"], {str: int}, os.path.join(folder, "tokenizer.json"), "model.vocab")
     ids = dict(model["vocab"]) | {token["content"]: token["id"] for token in rust.get("added_tokens") or ()}
     tokens = sorted(ids, key=ids.__getitem__)
     if [ids[token] for token in tokens] != list(range(len(tokens))) or any("\n" in token for token in tokens):
         raise UserError(f"{folder}/tokenizer.json: its ids are not 0 to {len(tokens) - 1}, one a token")
     return scratch.kept_file("vocab.txt", "".join(token + "\n" for token in tokens).encode())
+
+
+def _sentence_piece_model(rust: Mapping[str, Any]) -> bytes:
+    """Returns the SentencePiece model from which transformers made a Unigram tokenizer.json."""
+    vocabulary = rust["model"]["vocab"]
+    unknown = vocabulary[rust["model"]["unk_id"]][0]
+    special = {one["content"] for one in rust.get("added_tokens") or () if one.get("special")}
+    if [piece for piece, _ in vocabulary[: len(_FAIRSEQ_FIRST)]] == _FAIRSEQ_FIRST:
+        others = [(piece, score) for piece, score in vocabulary[len(_FAIRSEQ_FIRST) :] if piece != "<mask>"]
+        vocabulary = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), *others]
+    proto: Any = sentencepiece_model_pb2  # protobuf makes its classes when it is imported
+    model, kinds = proto.ModelProto(), proto.ModelProto.SentencePiece
+    for piece, score in vocabulary:
+        kind = kinds.USER_DEFINED if not score else kinds.NORMAL  # always split off, such as ALBERT's symbols
+        if piece in special or piece == unknown:
+            kind = kinds.UNKNOWN if piece == unknown else kinds.CONTROL
+        model.pieces.add(piece=piece, score=score, type=kind)
+    for step in _steps(rust.get("normalizer")):
+        if step.get("type") == "Precompiled":
+            model.normalizer_spec.precompiled_charsmap = base64.b64decode(step["precompiled_charsmap"])
+    return model.SerializeToString()

@@ -19,10 +19,7 @@ from bert_jax.io import files, scratch
 from bert_jax.tokenization import normalization, templates
 
 # The characters with the Unicode property White_Space; str.isspace() is true for four more.
-_WHITESPACE = (
-    *"\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000",
-    *map(chr, range(0x2000, 0x200B)),
-)
+_WHITESPACE = (*"\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000", *map(chr, range(0x2000, 0x200B)))
 
 # The spelling of each special token in a text, by role.
 SPECIAL_TOKENS = {role: f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
@@ -42,24 +39,18 @@ class Tokenizer(abc.ABC):
         normalizer: one of `normalizers`; "" for the first.
 
     Attributes:
-        kind: the name of the kind in `kinds.KINDS`.
+        kind: the name of the kind in `families.KINDS`.
         continuation, word_start: the marks at the beginning of tokens that continue or start a word, or "".
         released_name: the name of the file in released models; "" for the first one of the kind.
         states_template: whether files of this kind say how rows are assembled.
         keeps_case: why text is neither lower-cased nor stripped of accents, for messages; "" if it may be.
-        path: the vocabulary file.
         digest: the SHA-256 digest of the file's bytes in hexadecimal.
-        lower_case: whether text is lower-cased before it is split.
-        strip_accents: whether accents are removed. google-research/bert's do_lower_case does both.
         tokens: the tokens by id.
         is_continuation: bool [vocab_size]; True for tokens that continue a word.
         special_tokens: the spellings of the special tokens in a text, by role ("pad", "unk", "cls", "sep",
             "mask").
         special_ids: the ids of the special tokens by role; each is also an attribute, such as `pad_id`.
-        normalizer: how text is normalized: "bert" as in google-research/bert, "albert" as in
-            google-research/albert.
-        template: how rows are assembled, by roles.
-        layout: the same with the ids of this vocabulary.
+        layout: the template with the ids of this vocabulary.
         added_tokens: tokens of this vocabulary that other programs find in a text before it is split into
             words, in the form of tokenizer.json. Here they are text. A run does not record them.
         mask_strips: whether a mask in a text includes the whitespace before it, and whether it includes the
@@ -147,14 +138,8 @@ class Tokenizer(abc.ABC):
         """Returns the token ids of each text, without [CLS] and [SEP] around them.
 
         Special tokens that are spelled out in a text are split like any other text, as in
-        google-research/bert, so that a corpus cannot forge them.
-
-        Args:
-            texts: any texts; empty and blank ones have no ids.
-            allow_special: special tokens that are recognized where they are spelled out, such as ("[MASK]",).
-
-        Returns:
-            One list of ids per text.
+        google-research/bert, so that a corpus cannot forge them; except for those in `allow_special`, such as
+        ("[MASK]",).
 
         Raises:
             UserError: `allow_special` contains something that is not a special token.
@@ -277,18 +262,14 @@ def _read_vocabulary_file(path: str) -> tuple[bytes, str]:
         UserError: the file is missing, unreadable or empty.
         StorageError: the storage failed.
     """
-    hint = "`bert-jax vocab --input=GLOB --output=FILE` makes one"
     try:
         data = files.read(path)
-    except FileNotFoundError:
-        raise UserError(f"no vocabulary file {path}; {hint}") from None
     except OSError as error:
         reason = error.strerror or error
         expected = "a vocab.txt, a .model, a tokenizer.json or a folder with one"
-        message = f"can't read the vocabulary {path}: {reason}; expected {expected}"
-        raise file_error(message, error) from None
+        raise file_error(f"the vocabulary {path}: {reason}; expected {expected}", error) from None
     if not data.strip():
-        raise UserError(f"the vocabulary file {path} is empty; {hint}")
+        raise UserError(f"the vocabulary {path} is empty; `bert-jax vocab` makes one")
     return data, hashlib.sha256(data).hexdigest()
 
 

@@ -1,9 +1,8 @@
-"""Normalizes text like google-research/bert's BasicTokenizer, without a loop over characters.
+"""Cleans and folds text like google-research/bert's BasicTokenizer, without a loop over characters.
 
-Control characters are dropped, Chinese characters and punctuation outside ASCII are surrounded by spaces,
-and, on request, letters are lower-cased and accents stripped. The Rust library then only has to split at
-whitespace and at ASCII punctuation. The `BertNormalizer` of `tokenizers` differs from the reference: its
-tables are of an older Unicode, it drops private-use characters, and it misses the final sigma.
+SentencePiece models and google records have these rules. WordPiece has the `BertNormalizer` of `tokenizers`,
+which differs: its tables are of an older Unicode, it drops private-use characters, and it misses the final
+sigma.
 """
 
 import functools
@@ -15,25 +14,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-# google-research/bert's _is_chinese_char: unified and compatibility ideographs, without kana and hangul.
-CHINESE_RANGES = (
-    (0x3400, 0x4DBF),
-    (0x4E00, 0x9FFF),
-    (0xF900, 0xFAFF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B820, 0x2CEAF),
-    (0x2F800, 0x2FA1F),
-)
-
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 _Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
 _LONG_RUN = 50  # combining characters in a row; real text has at most a dozen
 
 # Planes with marks, punctuation or format characters; the others contain ideographs, private use, or nothing.
-_PLANES = (range(0x20000), range(0xE0000, 0xE1000))
+PLANES = (range(0x20000), range(0xE0000, 0xE1000))
 
 
 def character_class(code_points: Iterable[int]) -> str:
@@ -47,7 +34,7 @@ def character_class(code_points: Iterable[int]) -> str:
     return "[" + "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in ranges) + "]"
 
 
-class _Substitution:
+class Substitution:
     """Replaces each character of a set, or each run of such characters, by a template of `re.sub`.
 
     For the basic plane, `re` compiles the class to a table, but every range beyond it costs a comparison for
@@ -61,6 +48,7 @@ class _Substitution:
         self._template = template
 
     def __call__(self, text: str) -> str:
+        """Returns the text with the characters replaced."""
         text = self._basic.sub(self._template, text)
         if len(text.encode("utf-16-le", "surrogatepass")) > 2 * len(text):
             text = self._beyond.sub(self._template, text)
@@ -68,25 +56,18 @@ class _Substitution:
 
 
 @functools.cache
-def _substitutions() -> tuple[_Substitution, _Substitution, _Substitution]:
-    """Returns what drops unwanted characters, what drops marks, and what isolates one-character tokens."""
+def _substitutions() -> tuple[Substitution, Substitution]:
+    """Returns what drops unwanted characters, and what drops marks."""
     dropped, marks = {0xFFFD, *range(0xD800, 0xE000)}, set()
-    alone = {c for first, last in CHINESE_RANGES for c in range(first, last + 1)}
-    for plane in _PLANES:
+    for plane in PLANES:
         for code_point in plane:
             category = unicodedata.category(chr(code_point))
             if category in ("Cc", "Cf"):
                 dropped.add(code_point)
             elif category == "Mn":
                 marks.add(code_point)
-            elif category[0] == "P" and code_point > 0x7F:
-                alone.add(code_point)
     dropped -= {ord(c) for c in "\t\n\r"}
-    return (
-        _Substitution(dropped, "", "+"),
-        _Substitution(marks, "", "+"),
-        _Substitution(alone, r" \g<0> ", ""),
-    )
+    return Substitution(dropped, "", "+"), Substitution(marks, "", "+")
 
 
 def clean(text: str) -> str:
@@ -104,7 +85,7 @@ def without_surrogates(text: str) -> str:
 @functools.cache
 def _long_runs(form: _Form) -> tuple[frozenset[str], re.Pattern[str]]:
     """Returns the characters that decompose into combining characters only, and a pattern of long runs."""
-    every = map(chr, itertools.chain.from_iterable(_PLANES))
+    every = map(chr, itertools.chain.from_iterable(PLANES))
     marks = [c for c in every if all(map(unicodedata.combining, unicodedata.normalize(form, c)))]
     return frozenset(marks), re.compile(f"{character_class(map(ord, marks))}{{{_LONG_RUN},}}")
 
@@ -133,20 +114,6 @@ def fold(text: str, lower_case: bool, strip_accents: bool) -> str:
     return text
 
 
-def normalizer(lower_case: bool, strip_accents: bool) -> Callable[[str], str]:
-    """Returns a function that normalizes raw text.
-
-    In its result, words are separated only by whitespace and ASCII punctuation.
-    """
-    surrounded_by_spaces = _substitutions()[2]
-
-    def normalize(text: str) -> str:
-        text = fold(clean(text), lower_case, strip_accents)
-        return text if text.isascii() else surrounded_by_spaces(text)
-
-    return normalize
-
-
 def original_spans(text: str, normalize: Callable[[str], str]) -> tuple[np.ndarray, np.ndarray]:
     """Returns the span in the original text of each character of `normalize(text)`.
 
@@ -171,10 +138,3 @@ def original_spans(text: str, normalize: Callable[[str], str]) -> tuple[np.ndarr
         if place and unicodedata.category(text[place])[0] == "M":
             ends[place - 1] = ends[place]
     return np.repeat(np.arange(len(text), dtype=np.int32), lengths), np.repeat(ends, lengths)
-
-
-def is_alone(character: str) -> bool:
-    """Returns whether a character always is a separate word, as punctuation and Chinese characters are."""
-    if character.isascii():
-        return character.isprintable() and not character.isalnum()
-    return _substitutions()[2](character) != character

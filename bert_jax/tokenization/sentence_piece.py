@@ -1,15 +1,18 @@
 """Implements the tokenizer interface for SentencePiece models, as ALBERT and XLM-R use them."""
 
 import functools
+import re
+import unicodedata
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import sentencepiece
 
 from bert_jax.errors import UserError
-from bert_jax.tokenization import albert_text, normalization, templates
-from bert_jax.tokenization.albert_text import WORD_START
+from bert_jax.tokenization import normalization, templates
 from bert_jax.tokenization.interface import Tokenizer, parallelism
+
+WORD_START = "\u2581"
 
 # The first name is used by bert_jax and ALBERT; the others occur in models of other origin.
 _PIECE_NAMES = {
@@ -24,6 +27,8 @@ _PIECE_NAMES = {
 _FAIRSEQ_PIECES = ["<unk>", "<s>", "</s>"]
 _FAIRSEQ_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>"}
 
+_COLLAPSED = re.compile(r"\s+|``|''|.", re.DOTALL)
+
 
 class SentencePieceTokenizer(Tokenizer):
     """A tokenizer with a SentencePiece .model file.
@@ -33,7 +38,7 @@ class SentencePieceTokenizer(Tokenizer):
     <s>, <pad>, </s> and <unk> are 0 to 3, every other piece has its own id plus 1, and <mask> is the last.
     The text is then only normalized by the model itself, and rows are those of RoBERTa.
 
-    With the normalizer "albert", ids are those of google-research/albert; see `albert_text`.
+    With the normalizer "albert", ids are those of google-research/albert; see `albert_normalizer`.
 
     Raises:
         UserError: the file is missing, is not a SentencePiece model, or lacks a special token.
@@ -53,12 +58,12 @@ class SentencePieceTokenizer(Tokenizer):
         if self.is_fairseq:
             return normalization.without_surrogates
         if self.is_albert:
-            return albert_text.normalizer(self.lower_case, self.strip_accents)
+            return albert_normalizer(self.lower_case, self.strip_accents)
         return lambda text: normalization.fold(normalization.clean(text), self.lower_case, self.strip_accents)
 
     @functools.cached_property
     def _digit_commas(self) -> frozenset[int]:
-        found = (i for i, token in enumerate(self.tokens) if albert_text.ends_in_digit_comma(token))
+        found = (i for i, token in enumerate(self.tokens) if ends_in_digit_comma(token))
         return frozenset(found)
 
     def _parse(self, data: bytes) -> None:
@@ -139,7 +144,7 @@ class SentencePieceTokenizer(Tokenizer):
     def _parts(self, normalized: str) -> list[list[str]]:
         """Returns the pieces of a normalized text, each as the list of its parts."""
         encode = self._processor.EncodeAsPieces
-        return albert_text.split_digit_commas(encode(normalized), encode)
+        return split_digit_commas(encode(normalized), encode)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns the ids and the spans of the tokens of each text; see `Tokenizer`."""
@@ -147,7 +152,7 @@ class SentencePieceTokenizer(Tokenizer):
         for text in texts:
             normalized = self._normalize(text)
             if self.is_albert:
-                begins, ends = albert_text.original_spans(text, self.lower_case, self.strip_accents)
+                begins, ends = _albert_spans(text, self.lower_case, self.strip_accents)
             else:
                 begins, ends = normalization.original_spans(text, self._normalize)
             encoding = self._processor.EncodeAsOffsetMapping(normalized)
@@ -185,3 +190,64 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _join(self, tokens: Sequence[str]) -> str:
         return "".join(tokens).replace(WORD_START, " ").strip()
+
+
+def albert_normalizer(lower_case: bool, strip_accents: bool) -> Callable[[str], str]:
+    """Returns a function that normalizes raw text as google-research/albert does.
+
+    The slow tokenizer of transformers does the same; the one in Rust has no rule for digits before a comma.
+
+    Whitespace becomes single spaces, and pairs of backquotes and of apostrophes become quotation marks. On
+    request, accents are stripped by compatibility decomposition and removal of all combining characters, and
+    letters are lower-cased.
+    """
+    fold = _folding(lower_case, strip_accents)
+    return lambda text: fold(_plain(text))
+
+
+def _albert_spans(text: str, lower_case: bool, strip_accents: bool) -> tuple[np.ndarray, np.ndarray]:
+    plain = _plain(text)
+    begins, ends = normalization.original_spans(plain, _folding(lower_case, strip_accents))
+    if plain == text:
+        return begins, ends
+    start, end = len(text) - len(text.lstrip()), len(text.rstrip())
+    places = [match.span() for match in _COLLAPSED.finditer(text, start, end)]
+    edges = np.array(places, np.int32).reshape(-1, 2)
+    return edges[begins, 0], edges[ends - 1, 1]
+
+
+def split_digit_commas(pieces: Sequence[str], encode: Callable[[str], list[str]]) -> list[list[str]]:
+    """Returns the pieces, in which `9,` is split into `9` and a comma; the parts of each piece are a list.
+
+    Args:
+        pieces: the pieces of a text.
+        encode: returns the pieces of a text.
+    """
+    return [_split(piece, encode) if ends_in_digit_comma(piece) else [piece] for piece in pieces]
+
+
+def ends_in_digit_comma(piece: str) -> bool:
+    """Returns whether a piece ends in a digit and a comma."""
+    return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
+
+
+def _split(piece: str, encode: Callable[[str], list[str]]) -> list[str]:
+    parts = encode(piece[:-1].replace(WORD_START, ""))
+    if parts and piece[0] != WORD_START and parts[0][0] == WORD_START:
+        parts = [*filter(None, [parts[0][1:]]), *parts[1:]]
+    return [*parts, ","]
+
+
+def _plain(text: str) -> str:
+    text = " ".join(normalization.without_surrogates(text).split())
+    return text.replace("``", '"').replace("''", '"')
+
+
+def _folding(lower_case: bool, strip_accents: bool) -> Callable[[str], str]:
+    def fold(text: str) -> str:
+        if strip_accents and not text.isascii():
+            decomposed = normalization.normalize("NFKD", text)
+            text = "".join(character for character in decomposed if not unicodedata.combining(character))
+        return text.lower() if lower_case else text
+
+    return fold

@@ -1,4 +1,4 @@
-"""Implements WordPiece on the Rust library `tokenizers`, as transformers and as google-research/bert."""
+"""Implements WordPiece on the Rust library `tokenizers`, with the ids of transformers."""
 
 import functools
 import unicodedata
@@ -14,7 +14,6 @@ from bert_jax.tokenization.interface import SPECIAL_TOKENS, Tokenizer, paralleli
 
 CONTINUATION = "##"
 MAX_WORD_CHARACTERS = 100  # longer words are [UNK], as in transformers
-GOOGLE_MAX_WORD_CHARACTERS = 200  # as in google-research/bert
 
 
 class WordPieceTokenizer(Tokenizer):
@@ -61,6 +60,14 @@ class WordPieceTokenizer(Tokenizer):
         )
         return self._rust
 
+    def normalize(self, text: str) -> str:
+        """Returns a text as it is split into words: cleaned, and in lower case or without accents."""
+        return self._pipeline.normalizer.normalize_str(normalization.without_surrogates(text))
+
+    def words(self, text: str) -> list[str]:
+        """Returns the normalized words of a text, which are split into tokens."""
+        return [word for word, _ in self._rust.pre_tokenizer.pre_tokenize_str(self.normalize(text))]
+
     def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
         parallelism()
         texts = list(map(normalization.without_surrogates, texts))
@@ -85,31 +92,6 @@ class WordPieceTokenizer(Tokenizer):
 
     def _join(self, tokens: Sequence[str]) -> str:
         return " ".join(tokens).replace(" " + CONTINUATION, "")
-
-
-class GoogleWordPieceTokenizer(WordPieceTokenizer):
-    """WordPiece exactly as in google-research/bert (tokenization.FullTokenizer), for its records.
-
-    Text is normalized by the Unicode tables of the running Python. U+166D and U+111C9 are punctuation in the
-    older tables of the Rust library: words that contain them are [UNK].
-    """
-
-    max_word_characters = GOOGLE_MAX_WORD_CHARACTERS
-
-    @functools.cached_property
-    def _pipeline(self) -> tokenizers.Tokenizer:
-        return self._rust
-
-    def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
-        normalize = normalization.normalizer(self.lower_case, self.strip_accents)
-        # U+FFFD does not occur in cleaned text and is not punctuation.
-        plain = [normalize(text).translate({0x166D: "\ufffd", 0x111C9: "\ufffd"}) for text in texts]
-        parallelism()
-        return [one.ids for one in self._rust.encode_batch_fast(plain, add_special_tokens=False)]
-
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Not supported: records have no offsets."""
-        raise NotImplementedError
 
 
 def parse_vocabulary(data: bytes, path: str) -> list[str]:

@@ -1,11 +1,9 @@
-"""Drops duplicate documents of a corpus of any size: the steps `exact` and `near` of --clean.
+"""Drops duplicate documents of a corpus: the steps `exact` and `near` of --clean.
 
-1. `tokenizing.tokenize` writes .npy files next to each run of documents (module `sorted_runs`): marks, one
-   row per document in the order of the run; for `near`, the MinHash signatures in the same order; and for
-   each step the entries in which documents are compared, sorted by band. For `exact`, a document has one
-   entry, the hash of its text; for `near`, one for each band of its signature.
-2. `find` pairs documents with equal entries and, for `near`, documents that share a band and whose signatures
-   agree, for one range of the bands of all runs; `unite` joins the results of all ranges to groups.
+1. `tokenizing.tokenize` writes .npy files next to each run of documents (module `sorted_runs`), in the order
+   of its documents: marks; for `exact`, the hashes of the texts; for `near`, their MinHash signatures.
+2. `find` pairs the documents with equal hashes, or with similar signatures, in one task for each step. Its
+   memory is about 100 bytes for each document.
 3. `mark_dropped` writes a mask next to each run that hides the dropped documents from
    `sorted_runs.read_documents`.
 
@@ -22,7 +20,7 @@ import functools
 import hashlib
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,9 +28,8 @@ from etils import epy
 
 from bert_jax.errors import optional_imports
 from bert_jax.io import files
-from data_pipelines import sorted_runs
-from data_pipelines.cleaning import steps
-from data_pipelines.cleaning.steps import Settings, folded_text
+from data_pipelines import cleaning, sorted_runs
+from data_pipelines.cleaning import Settings, folded_text
 from data_pipelines.readers import Document
 from data_pipelines.sorted_runs import save_array
 
@@ -43,7 +40,6 @@ with epy.lazy_imports():
     from scipy import sparse
     from scipy.sparse import csgraph
 
-PARTITION_ENTRIES = 2 << 20  # in the memory of one task, about 200 MB
 PERMUTATIONS = 126  # number of values in a signature; it is divisible by many band sizes
 _SEED = 1
 _SHINGLE_WORDS = 5
@@ -61,13 +57,11 @@ _MARK = np.dtype(
         ("sentences", "<u4"),
         ("unknown_tokens", "<u4"),
         ("bytes", "<u4"),
-        ("document", "<u4"),  # number of the document in its task; all parts of a long one have the same
+        ("documents", "u1"),  # 1, or 0 for a later part of a long document
         ("name", "S120"),  # the key of the document and the beginning of its text, for the report
-        ("begin", f"S{2 * steps.EXAMPLE_CHARACTERS}"),
+        ("begin", f"S{2 * cleaning.EXAMPLE_CHARACTERS}"),
     ]
 )
-# Entries with the same band and content are of duplicates.
-_ENTRY = np.dtype([("band", "<u8"), ("content", "<u8"), ("key", "<u8"), ("position", "<u4")])
 _PAIR = np.dtype([("key", "<u8"), ("id", "<u8"), ("other_key", "<u8"), ("other", "<u8")])
 
 RunStage = Callable[[str, Callable[[Any], dict[str, Any]], Sequence[Any]], list[dict[str, Any]]]
@@ -109,21 +103,12 @@ def band_rows(threshold: float) -> int:
     )
 
 
-def band_hashes(signatures: np.ndarray, rows: int) -> np.ndarray:
-    """Returns 64-bit hashes of the bands of signatures; equal values in different bands differ.
-
-    Args:
-        signatures: uint32 [n, PERMUTATIONS].
-        rows: the number of values in a band.
-
-    Returns:
-        uint64 [n, PERMUTATIONS // rows].
-    """
-    bands = PERMUTATIONS // rows
-    values = signatures[:, : bands * rows].reshape(len(signatures), bands, rows).astype(np.uint64)
-    state = np.broadcast_to(np.arange(1, bands + 1, dtype=np.uint64), values.shape[:2])
-    for row in range(rows):  # one step of SplitMix64 (Steele, Lea and Flood, 2014) and its finalizer
-        state = (state ^ values[..., row]) + np.uint64(0x9E3779B97F4A7C15)
+def row_hashes(values: np.ndarray) -> np.ndarray:
+    """Returns uint64 [n], hashes of the rows of a uint32 array [n, k]."""
+    state = np.ones(len(values), np.uint64)
+    for column in np.moveaxis(values, 1, 0):
+        # One step of SplitMix64 (Steele, Lea and Flood, 2014) and its finalizer.
+        state = (state ^ column.astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15)
         state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         state = state ^ (state >> np.uint64(31))
@@ -138,20 +123,19 @@ class Writer:
     """
 
     def __init__(self, settings: Settings):
-        self._settings = settings
         self._exact, self._near = "exact" in settings.steps, "near" in settings.steps
         self._marks: list[tuple] = []
         self._hashes: list[bytes] = []
         self._signatures: list[np.ndarray] = []
         self.size = 0
 
-    def add(self, key: int, document: Document, number: int, counts: tuple[int, int, int]) -> None:
+    def add(self, key: int, document: Document, begins: bool, counts: tuple[int, int, int]) -> None:
         """Adds a document, or a part of one, that was added to the run.
 
         Args:
             key: the key of the document.
             document: the document.
-            number: the number of the document in its task, the same for all its parts.
+            begins: whether it is the first part of a document.
             counts: its numbers of tokens, of sentences and of [UNK].
         """
         folded = folded_text(document.passages)
@@ -160,57 +144,36 @@ class Writer:
             self._hashes.append(hashlib.blake2b(encoded, digest_size=16).digest())
         if self._near:
             self._signatures.append(signature(folded))
-        most = steps.EXAMPLE_CHARACTERS
+        most = cleaning.EXAMPLE_CHARACTERS
         begin = "\n".join(passage[:most] for passage in document.passages[:most])[:most]
         name, text = (one.encode("utf-8", "replace") for one in (document.key, begin))
-        self._marks.append((key, *counts, document.size, number, name, text))
+        self._marks.append((key, *counts, document.size, begins, name, text))
         self.size += 2 * _MARK.itemsize + 4 * PERMUTATIONS * self._near
 
     def write(self, run: str) -> None:
         """Writes the files next to a run."""
         marks = np.array(self._marks, _MARK)
         order = np.argsort(marks["key"], kind="stable")  # the order of the documents in the run
-        marks = marks[order]
-        entries = {}
+        save_array(f"{run}.marks", marks[order])
         if self._exact:
-            hashes = np.frombuffer(b"".join(self._hashes), "<u8").reshape(-1, 1, 2)[order]
-            entries["exact"] = hashes[..., 0], hashes[..., 1]
+            save_array(f"{run}.exact", np.frombuffer(b"".join(self._hashes), "<u8").reshape(-1, 2)[order])
         if self._near:
-            signatures = np.array(self._signatures, "<u4")[order]
-            rows = band_rows(self._settings.near_duplicate_threshold)
-            entries["near"] = band_hashes(signatures, rows), band_hashes(signatures, PERMUTATIONS)
-            save_array(f"{run}.signatures", signatures)
-        for step, (bands, content) in entries.items():
-            found = np.empty(bands.shape, _ENTRY)
-            found["band"], found["content"] = bands, content
-            found["key"], found["position"] = marks["key"][:, None], np.arange(len(marks))[:, None]
-            save_array(f"{run}.{step}", np.sort(found.ravel(), order="band", kind="stable"))
-        save_array(f"{run}.marks", marks)
+            save_array(f"{run}.near", np.array(self._signatures, "<u4")[order])
 
 
 def remove(run: str) -> None:
     """Deletes a run and all files next to it."""
-    for suffix in ("", ".marks", ".exact", ".near", ".signatures", ".dropped"):
+    for suffix in ("", ".marks", ".exact", ".near", ".dropped"):
         files.remove(run + suffix, missing_ok=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class FindTask:
-    """The arguments of `find`: the entries of all runs whose band is in [low, high)."""
+    """The arguments of `find`: the step and the runs of all documents."""
 
     step: str
     runs: tuple[str, ...]
-    low: int
-    high: int
     threshold: float
-    output: str
-
-
-@dataclasses.dataclass(frozen=True)
-class UniteTask:
-    """The arguments of `unite`."""
-
-    pairs: tuple[str, ...]
     output: str
 
 
@@ -221,15 +184,12 @@ class MarkTask:
     runs: tuple[str, ...]
     first: int
     end: int
-    pairs: dict[str, str]  # the files that `unite` wrote, by step
+    pairs: dict[str, str]  # the files that `find` wrote, by step
     output: str
 
 
 def drop(
-    tokenized: Sequence[dict[str, Any]],
-    settings: Settings,
-    path: Callable[[str], str],
-    run_stage: RunStage,
+    tokenized: Sequence[dict[str, Any]], settings: Settings, path: Callable[[str], str], run_stage: RunStage
 ) -> list[dict[str, Any]]:
     """Marks the duplicates among the documents of all runs as dropped.
 
@@ -245,29 +205,21 @@ def drop(
     runs = tuple(path(run) for result in tokenized for run in result["runs"])
     if not runs:
         return list(tokenized)
-    documents = sum(result["stored_documents"] for result in tokenized)
+    found = {step: path(f"{step}-pairs") for step in _REASONS if step in settings.steps}
     threshold = settings.near_duplicate_threshold
-    pairs = {}
-    for step, entries in (("exact", 1), ("near", PERMUTATIONS // band_rows(threshold))):
-        if step not in settings.steps:
-            continue
-        count = -(-documents * entries // PARTITION_ENTRIES) or 1
-        edges = [(number << sorted_runs.KEY_BITS) // count for number in range(count + 1)]
-        tasks = [
-            FindTask(step, runs, low, high, threshold, path(f"{step}-{number:06d}"))
-            for number, (low, high) in enumerate(itertools.pairwise(edges))
-        ]
-        run_stage(f"finding {_REASONS[step]}s", find, tasks)
-        union = UniteTask(tuple(task.output for task in tasks), path(f"{step}-groups"))
-        run_stage(f"grouping {_REASONS[step]}s", unite, [union])
-        pairs[step] = union.output
+    finds = [FindTask(step, runs, threshold, output) for step, output in found.items()]
+    run_stage("finding duplicates", find, finds)
     ends = list(itertools.accumulate(len(result["runs"]) for result in tokenized))
     marks = [
-        MarkTask(runs, end - len(result["runs"]), end, pairs, path(f"kept-{number:06d}"))
+        MarkTask(runs, end - len(result["runs"]), end, found, path(f"kept-{number:06d}"))
         for number, (end, result) in enumerate(zip(ends, tokenized, strict=True))
     ]
     marked = run_stage("dropping duplicates", mark_dropped, marks)
-    return [_reduced(result, mark) for result, mark in zip(tokenized, marked, strict=True)]
+    results = [_reduced(result, mark) for result, mark in zip(tokenized, marked, strict=True)]
+    for step in found:
+        counts = results[0]["cleaning"]["steps"][step]
+        counts["examples"] = [*_examples(runs, found, step), *counts["examples"]]
+    return results
 
 
 def _reduced(result: dict[str, Any], marked: dict[str, Any]) -> dict[str, Any]:
@@ -282,39 +234,49 @@ def _reduced(result: dict[str, Any], marked: dict[str, Any]) -> dict[str, Any]:
     return (
         result
         | counts
-        | {name: marked[name] for name in ("documents", "histogram", "smallest_keys")}
+        | {name: marked[name] for name in ("histogram", "smallest_keys")}
         | {"cleaning": result["cleaning"] | {"steps": counts_of}}
-        | {"duplicates": {step: found["examples"] for step, found in marked["steps"].items()}}
     )
 
 
-def merged_report(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the report of all cleaning, given the results of `tokenizing.tokenize` or of `drop`.
+def find(task: FindTask) -> dict[str, Any]:
+    """Writes pairs of duplicates, the kept one first; they are sorted by the other one.
 
-    The examples of a step that drops duplicates start with those that have the smallest keys.
+    For `near`, documents are compared that agree in a band of their signatures. The documents of a band are
+    sorted by key, which is a random order, and each is compared with the next 64. This covers all pairs of a
+    band of up to 65 documents, and bounds the work where a site repeats a template a million times.
     """
-    merged = steps.merged_report([result["cleaning"] for result in results])
-    for step in results[0].get("duplicates", {}):
-        found = [shown for result in results for shown in result["duplicates"][step]]
-        found = [shown for _, shown in sorted(found, key=lambda item: item[0])]
-        examples = found + merged["steps"][step]["examples"]
-        merged["steps"][step]["examples"] = examples[: steps.MOST_EXAMPLES]
-    return merged
-
-
-def _entries(task: FindTask) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the entries of all runs in the range of a task, and the ids of their documents."""
-    ranges = []
-    for run in task.runs:
-        entries = files.load_array(f"{run}.{task.step}")
-        # np.searchsorted would copy the whole field first.
-        first = bisect.bisect_left(entries["band"], task.low)
-        last_range = task.high >> sorted_runs.KEY_BITS
-        end = len(entries) if last_range else bisect.bisect_left(entries["band"], task.high)
-        ranges.append(np.array(entries[first:end]))
-    found = np.concatenate(ranges)
-    numbers = np.repeat(np.arange(len(ranges), dtype=np.uint64), list(map(len, ranges)))
-    return found, (numbers << np.uint64(_POSITION_BITS)) | found["position"].astype(np.uint64)
+    values = [files.load_array(f"{run}.{task.step}") for run in task.runs]
+    keys = np.concatenate([files.load_array(f"{run}.marks")["key"] for run in task.runs])
+    starts = [np.uint64(number << _POSITION_BITS) for number in range(len(values))]
+    ids = np.concatenate(
+        [a + np.arange(len(b), dtype=np.uint64) for a, b in zip(starts, values, strict=True)]
+    )
+    hashes = np.concatenate([one if task.step == "exact" else row_hashes(one)[:, None] for one in values])
+    order = np.lexsort((ids, keys, *hashes.T))
+    firsts = _first_of_each(*hashes[order].T)
+    twins = np.flatnonzero(firsts != np.arange(len(order)))
+    forest = _spanning_forest(_pairs(keys[order], ids[order], firsts[twins], twins))
+    if task.step == "near":
+        unique = np.sort(order[firsts == np.arange(len(order))])
+        rows = band_rows(task.threshold)
+        for start in range(0, PERMUTATIONS // rows * rows, rows):
+            bands = np.concatenate([row_hashes(one[:, start : start + rows]) for one in values])[unique]
+            order = np.lexsort((ids[unique], keys[unique], bands))
+            bands, band_keys, band_ids = bands[order], keys[unique][order], ids[unique][order]
+            for distance in range(1, _NEIGHBORS + 1):
+                neighbors = np.flatnonzero(bands[distance:] == bands[:-distance])
+                if not len(neighbors):
+                    break
+                pairs = _pairs(band_keys, band_ids, neighbors, neighbors + distance)
+                similar = [
+                    some[_similarities(values, some) >= task.threshold]
+                    for first in range(0, len(pairs), _PAIRS_AT_ONCE)
+                    if len(some := pairs[first : first + _PAIRS_AT_ONCE])
+                ]
+                forest = _spanning_forest(np.concatenate([forest, *similar]))
+    save_array(task.output, np.sort(forest, order="other"))
+    return {"dropped": len(forest)}
 
 
 def _first_of_each(*sorted_columns: np.ndarray) -> np.ndarray:
@@ -331,51 +293,16 @@ def _pairs(keys: np.ndarray, ids: np.ndarray, firsts: np.ndarray, others: np.nda
     return pairs
 
 
-def find(task: FindTask) -> dict[str, Any]:
-    """Writes pairs of duplicates: a spanning forest of all of them, with the smallest key in each pair.
-
-    Documents with equal entries are paired, and for `near` those in a band whose estimated similarity reaches
-    the threshold. The documents of a band are sorted by key, which is a random order, and each is compared
-    with the next 64. This covers all pairs of a band of up to 65 documents, and bounds the work where a site
-    repeats a template a million times.
-    """
-    entries, ids = _entries(task)
-    order = np.lexsort((ids, entries["key"], entries["content"], entries["band"]))
-    entries, ids = entries[order], ids[order]
-    firsts = _first_of_each(entries["band"], entries["content"])
-    twins = np.flatnonzero(firsts != np.arange(len(entries)))
-    forest = _spanning_forest(_pairs(entries["key"], ids, firsts[twins], twins))
-    unique = firsts == np.arange(len(entries)) if task.step == "near" else np.zeros(len(entries), bool)
-    entries, ids = entries[unique], ids[unique]
-    order = np.lexsort((ids, entries["key"], entries["band"]))
-    bands, keys, ids = entries["band"][order], entries["key"][order], ids[order]
-    compared = 0
-    for distance in range(1, _NEIGHBORS + 1):
-        neighbors = np.flatnonzero(bands[distance:] == bands[:-distance])
-        if not len(neighbors):
-            break
-        pairs = _pairs(keys, ids, neighbors, neighbors + distance)
-        compared += len(pairs)
-        similar = [
-            some[_similarities(task.runs, some) >= task.threshold]
-            for start in range(0, len(pairs), _PAIRS_AT_ONCE)
-            if len(some := pairs[start : start + _PAIRS_AT_ONCE])
-        ]
-        forest = _spanning_forest(np.concatenate([forest, *similar]))
-    save_array(task.output, forest)
-    return {"compared": compared, "pairs": len(forest)}
-
-
-def _similarities(runs: Sequence[str], pairs: np.ndarray) -> np.ndarray:
+def _similarities(signatures: Sequence[np.ndarray], pairs: np.ndarray) -> np.ndarray:
     """Returns the fraction of equal values in the two signatures of each pair, float [n]."""
     ids, places = np.unique(np.concatenate((pairs["id"], pairs["other"])), return_inverse=True)
-    signatures = np.empty((len(ids), PERMUTATIONS), np.uint32)
+    found = np.empty((len(ids), PERMUTATIONS), np.uint32)
     numbers = ids >> np.uint64(_POSITION_BITS)
     for number in np.unique(numbers):
         of_run = numbers == number
         rows = (ids[of_run] & np.uint64((1 << _POSITION_BITS) - 1)).astype(np.int64)
-        signatures[of_run] = files.load_array(f"{runs[int(number)]}.signatures")[rows]
-    return (signatures[places[: len(pairs)]] == signatures[places[len(pairs) :]]).mean(axis=1)
+        found[of_run] = signatures[int(number)][rows]
+    return (found[places[: len(pairs)]] == found[places[len(pairs) :]]).mean(axis=1)
 
 
 def _spanning_forest(pairs: np.ndarray) -> np.ndarray:
@@ -393,34 +320,19 @@ def _spanning_forest(pairs: np.ndarray) -> np.ndarray:
     return _pairs(keys[order], ids[order], firsts[others], others)
 
 
-def unite(task: UniteTask) -> dict[str, Any]:
-    """Writes pairs of duplicates, the kept one first; they are sorted by the other one.
-
-    The memory is about 100 bytes for each document with a duplicate.
-    """
-    forest = np.zeros(0, _PAIR)
-    for name in task.pairs:
-        forest = _spanning_forest(np.concatenate([forest, files.load_array(name)]))
-    save_array(task.output, np.sort(forest, order="other"))
-    return {"dropped": len(forest)}
-
-
 def mark_dropped(task: MarkTask) -> dict[str, Any]:
     """Writes the masks of dropped documents next to the runs of one task.
 
     A document that repeats another one exactly is counted for the step `exact` only.
 
     Returns:
-        `documents`, `histogram` and `smallest_keys` of the remaining documents, as `tokenizing.tokenize`
-        returns them; `dropped`, the counts of the dropped ones; `steps`, the counts and examples of steps.
+        `histogram` and `smallest_keys` of the remaining documents, as `tokenizing.tokenize` returns them;
+        `dropped`, the counts of the dropped ones; `steps`, the counts of each step.
     """
     histogram = sorted_runs.new_histogram()
-    dropped_counts = dict.fromkeys(("sentences", "tokens", "unknown_tokens"), 0)
+    dropped_counts = dict.fromkeys(("documents", "sentences", "tokens", "unknown_tokens"), 0)
     smallest: list[int] = []
-    left_numbers = [np.zeros(0, np.uint32)]
-    by_step: dict[str, dict[str, Any]] = {
-        step: {"documents_dropped": 0, "bytes_dropped": 0, "examples": []} for step in task.pairs
-    }
+    by_step = {step: {"documents_dropped": 0, "bytes_dropped": 0} for step in task.pairs}
     for number in range(task.first, task.end):
         run = task.runs[number]
         marks = np.array(files.load_array(f"{run}.marks"))
@@ -428,23 +340,13 @@ def mark_dropped(task: MarkTask) -> dict[str, Any]:
         for step, name in task.pairs.items():
             pairs = _of_run(name, number)
             positions = (pairs["other"] & np.uint64((1 << _POSITION_BITS) - 1)).astype(np.int64)
-            new = ~dropped[positions]
-            dropped[positions] = True
-            found, positions = by_step[step], positions[new]
-            found["documents_dropped"] += len(positions)
-            found["bytes_dropped"] += int(marks["bytes"][positions].sum(dtype=np.int64))
-            examples = [
-                (int(marks["key"][place]), _example(task.runs, run, place, kept, _REASONS[step]))
-                for place, kept in zip(
-                    positions[: steps.MOST_EXAMPLES].tolist(), pairs["id"][new].tolist(), strict=False
-                )
-            ]
-            found["examples"] = sorted([*found["examples"], *examples], key=lambda item: item[0])
-            del found["examples"][steps.MOST_EXAMPLES :]
+            new = positions[~dropped[positions]]
+            dropped[new] = True
+            by_step[step]["documents_dropped"] += len(new)
+            by_step[step]["bytes_dropped"] += int(marks["bytes"][new].sum(dtype=np.int64))
         for name in dropped_counts:
             dropped_counts[name] += int(marks[name][dropped].sum(dtype=np.int64))
         left = marks[~dropped]
-        left_numbers.append(np.unique(left["document"]))
         bins = (left["key"] >> np.uint64(sorted_runs.BIN_SHIFT)).astype(np.int64)
         np.add.at(histogram[:, 0], bins, 1)
         np.add.at(histogram[:, 1], bins, left["tokens"])
@@ -453,7 +355,6 @@ def mark_dropped(task: MarkTask) -> dict[str, Any]:
     sorted_runs.write_histogram(f"{task.output}.histogram", histogram)
     return {
         "dropped": dropped_counts,
-        "documents": len(np.unique(np.concatenate(left_numbers))),  # parts of one may be in several runs
         "smallest_keys": smallest,
         "histogram": files.name(f"{task.output}.histogram"),
         "steps": by_step,
@@ -467,11 +368,19 @@ def _of_run(name: str, number: int) -> np.ndarray:
     return np.array(pairs[low:high])
 
 
-def _example(runs: Sequence[str], run: str, position: int, kept: int, reason: str) -> dict[str, str]:
-    def name_and_begin(run: str, position: int) -> list[str]:
-        mark = files.load_array(f"{run}.marks")[position]
+def _examples(runs: Sequence[str], found: Mapping[str, str], step: str) -> list[dict[str, str]]:
+    """Returns the entries of the report for the dropped documents of a step that have the smallest keys."""
+    pairs = files.load_array(found[step])
+    if step == "near" and "exact" in found:  # of which some are dropped already
+        pairs = pairs[~np.isin(pairs["other"], files.load_array(found["exact"])["other"])]
+
+    def name_and_begin(document: int) -> list[str]:
+        marks = files.load_array(f"{runs[document >> _POSITION_BITS]}.marks")
+        mark = marks[document & ((1 << _POSITION_BITS) - 1)]
         return [mark[field].decode("utf-8", "ignore") for field in ("name", "begin")]
 
-    kept_name, _ = name_and_begin(runs[kept >> _POSITION_BITS], kept & ((1 << _POSITION_BITS) - 1))
-    name, begin = name_and_begin(run, position)
-    return steps.example(name, reason, begin) | {"kept": kept_name}
+    examples = []
+    for pair in pairs[np.argsort(pairs["other_key"], kind="stable")[: cleaning.MOST_EXAMPLES]]:
+        (kept, _), (name, begin) = name_and_begin(int(pair["id"])), name_and_begin(int(pair["other"]))
+        examples.append(cleaning.example(name, _REASONS[step], begin) | {"kept": kept})
+    return examples

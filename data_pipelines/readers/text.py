@@ -3,14 +3,7 @@
 import collections
 from collections.abc import Iterator
 
-from data_pipelines.readers.documents import (
-    Controls,
-    Document,
-    Passages,
-    Range,
-    decode_line,
-    open_lines,
-)
+from data_pipelines.readers.documents import Controls, Document, Passages, Range, decode_line, open_lines
 
 
 def read(

@@ -80,15 +80,16 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
         tokens = sum(map(len, encoded))
         histogram[key >> sorted_runs.BIN_SHIFT] += (1, tokens)
         keys = sorted([*keys, key])[:2]
-        counts["documents"] += document.part == 0 or document.whole_key != last
+        begins = document.part == 0 or document.whole_key != last
         last = document.whole_key
+        counts["documents"] += begins
         counts["sentences"] += len(encoded)
         counts["tokens"] += tokens
         unknown = sum(sentence.count(tokenizer.unk_id) for sentence in encoded)
         counts["unknown_tokens"] += unknown
         writer.add(key, encoded)
         if marks:
-            marks.add(key, document, counts["documents"], (tokens, len(encoded), unknown))
+            marks.add(key, document, begins, (tokens, len(encoded), unknown))
         full = writer.size >= _RUN_TOKENS or writer.documents >= _RUN_DOCUMENTS
         if full or (marks and marks.size >= _RUN_FINGERPRINT_BYTES):
             writer, marks = flush()
@@ -98,12 +99,8 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
     sorted_runs.write_histogram(f"{task.output}.histogram", histogram)
     counts |= {name: cleaned[name] for name in readers.COUNTS}
     if cleaner:
-        counts = counts | {"cleaning": cleaner.counts, "stored_documents": int(histogram[:, 0].sum())}
-    return counts | {
-        "runs": runs,
-        "smallest_keys": keys,
-        "histogram": files.name(f"{task.output}.histogram"),
-    }
+        counts = counts | {"cleaning": cleaner.counts}
+    return counts | {"runs": runs, "smallest_keys": keys, "histogram": files.name(f"{task.output}.histogram")}
 
 
 def _new_marks(settings: cleaning.Settings | None) -> duplicates.Writer | None:

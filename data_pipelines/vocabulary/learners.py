@@ -22,16 +22,17 @@ from tokenizers import models, pre_tokenizers, trainers
 from bert_jax import tokenization
 from bert_jax.errors import UserError
 from bert_jax.io.progress import Progress
-from bert_jax.tokenization import albert_text, byte_bpe_files, interface, normalization, templates
+from bert_jax.tokenization import byte_bpe, interface, normalization, sentence_piece, templates
 from bert_jax.tokenization.interface import SPECIAL_TOKENS
-from bert_jax.tokenization.wordpiece import CONTINUATION, GOOGLE_MAX_WORD_CHARACTERS
+from bert_jax.tokenization.wordpiece import CONTINUATION
 from data_pipelines import readers, sentences
 from data_pipelines.readers.documents import split_long
 from data_pipelines.settings import REQUIRED, CorpusOptions, flag
+from data_pipelines.stages import google_text
 
 LEAST_COVERAGE = 0.999
 # The special tokens of byte-level BPE, by the value of `Options.special_tokens`.
-BPE_FAMILIES = {"roberta": byte_bpe_files.ROBERTA_TOKENS, "bert": byte_bpe_files.BERT_TOKENS}
+BPE_FAMILIES = {"roberta": byte_bpe.ROBERTA_TOKENS, "bert": byte_bpe.BERT_TOKENS}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,7 +98,7 @@ class Options(CorpusOptions):
 
 
 _BATCH = 1000  # texts
-_LONG_WORD = re.compile(rf"\S{{{GOOGLE_MAX_WORD_CHARACTERS + 1},}}")
+_LONG_WORD = re.compile(rf"\S{{{google_text.MAX_WORD_CHARACTERS + 1},}}")
 
 
 def special_layout(size: int) -> tuple[list[str], list[str]]:
@@ -117,14 +118,14 @@ def special_layout(size: int) -> tuple[list[str], list[str]]:
     return before, [f"[unused{i}]" for i in range(99, 994)] if size >= 20_000 else []
 
 
-def wordpiece(documents: Iterable[readers.Document], options: Options, progress: Progress) -> bytes:
+def learn_wordpiece(documents: Iterable[readers.Document], options: Options, progress: Progress) -> bytes:
     """Learns WordPieces as byte-pair merges, since google-research/bert never released its own trainer.
 
     The trainer of `tokenizers` numbers characters in the order of a hash table, which differs between
     processes, and breaks ties by these numbers. Therefore the characters are passed to it in a fixed order,
     as if they were special tokens.
     """
-    normalize = normalization.normalizer(options.folded, strip_accents=options.folded)
+    normalize = google_text.normalizer(options.folded, strip_accents=options.folded)
     texts = [_LONG_WORD.sub(" ", normalize(p)) for document in documents for p in document.passages]
     before, after = special_layout(options.size)
     room = options.size - len(before) - len(after)
@@ -170,7 +171,7 @@ def _alphabet(counts: collections.Counter[str], character_coverage: float, room:
     alphabet: list[str] = []
     covered = 0
     for number, character in found:
-        forms = [character] if normalization.is_alone(character) else [character, CONTINUATION + character]
+        forms = [character] if google_text.is_alone(character) else [character, CONTINUATION + character]
         if covered >= character_coverage * total or len(alphabet) + len(forms) > room:
             break
         alphabet += forms
@@ -200,10 +201,12 @@ _LONGEST_LINE = 1 << 16  # bytes; SentencePiece ignores longer lines
 _THREADS = 16  # the result depends on it, so it is not the number of cores
 
 
-def sentence_piece(documents: Iterable[readers.Document], options: Options, progress: Progress) -> bytes:
+def learn_sentence_piece(
+    documents: Iterable[readers.Document], options: Options, progress: Progress
+) -> bytes:
     """Learns a unigram model, in which [PAD], [UNK], [CLS], [SEP] and [MASK] have the ids 0 to 4."""
     model = io.BytesIO()
-    normalize = albert_text.normalizer(options.folded, options.folded)
+    normalize = sentence_piece.albert_normalizer(options.folded, options.folded)
     if options.normalizer == "bert":
 
         def normalize(line: str) -> str:
@@ -254,11 +257,11 @@ _LONG_BPE_WORD = re.compile(
 )
 
 
-def byte_bpe(documents: Iterable[readers.Document], options: Options, progress: Progress) -> bytes:
+def learn_byte_bpe(documents: Iterable[readers.Document], options: Options, progress: Progress) -> bytes:
     """Learns byte-level BPE: the special tokens, the 256 bytes, and the merges."""
     special_tokens = BPE_FAMILIES[options.special_tokens]
     template = templates.NAMED[options.special_tokens]
-    alphabet = sorted(byte_bpe_files.characters_of_bytes().values())
+    alphabet = sorted(byte_bpe.characters_of_bytes().values())
     if options.size < (least := len(special_tokens) + len(alphabet)):
         raise UserError(f"--size={options.size} is too small: expected at least {least}")
     rust = tokenizers.Tokenizer(models.BPE())
@@ -274,9 +277,7 @@ def byte_bpe(documents: Iterable[readers.Document], options: Options, progress: 
     rust.train_from_iterator(_bpe_batches(documents, progress), trainer)
     model = json.loads(rust.to_str())["model"]
     merges = [" ".join(merge) for merge in model["merges"]]
-    return byte_bpe_files.serialized(
-        byte_bpe_files.tokenizer_json(model["vocab"], merges, special_tokens, template)
-    )
+    return byte_bpe.serialized(byte_bpe.tokenizer_json(model["vocab"], merges, special_tokens, template))
 
 
 def _bpe_batches(documents: Iterable[readers.Document], progress: Progress) -> Iterator[list[str]]:

@@ -11,18 +11,16 @@ import hashlib
 import io
 import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
-
-from tokenizers import pre_tokenizers
 
 from bert_jax import tokenization
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, checks
 from bert_jax.io.progress import Progress
 from bert_jax.io.wording import counted
-from bert_jax.tokenization import Tokenizer, normalization
-from bert_jax.tokenization.wordpiece import MAX_WORD_CHARACTERS
+from bert_jax.tokenization import Tokenizer
+from bert_jax.tokenization.wordpiece import MAX_WORD_CHARACTERS, WordPieceTokenizer
 from data_pipelines import languages, readers
 from data_pipelines.vocabulary import learners
 from data_pipelines.vocabulary.learners import BPE_FAMILIES, LEAST_COVERAGE, Options
@@ -31,59 +29,39 @@ _HELD_OUT_BYTES = 2_000_000
 _WORDS_AT_ONCE = 10_000  # that are split together
 
 
-class Sample:
-    """Documents of a corpus, and the size of their text in bytes."""
-
-    def __init__(self) -> None:
-        self.documents: list[readers.Document] = []
-        self.size = 0
-
-    def add(self, document: readers.Document) -> None:
-        """Adds a document."""
-        self.documents.append(document)
-        self.size += document.size
-
-    def passages(self) -> Iterator[str]:
-        """Yields the passages of all documents."""
-        for document in self.documents:
-            yield from document.passages
-
-    def some(self, size: float) -> list[readers.Document]:
-        """Returns documents of about this size in bytes, chosen by a hash of their names."""
-        chosen = sorted(self.documents, key=lambda document: _hash(document.key, 0))
-        ends = list(itertools.accumulate((document.size for document in chosen), initial=0))
-        return chosen[: min(range(len(ends)), key=lambda count: abs(ends[count] - size))]
-
-    def drain(self) -> Iterator[readers.Document]:
-        """Yields the documents and removes each one, to free its memory while its result is built up."""
-        self.documents.reverse()
-        while self.documents:
-            yield self.documents.pop()
-
-
 @dataclasses.dataclass(frozen=True)
 class Part:
     """The sample of one input.
 
     Attributes:
         name: the input, as it was given.
-        size: the size of its files on disk, in bytes.
-        training: the documents to train on; training drains them.
-        documents: the number of documents in `training`.
-        bytes: the size of `training`.
+        training: the documents to train on.
         held_out: the documents that are held out; none if the corpus has too few passages.
         times: how often the documents are used in training; some of them once more than the others.
-        counts: the counts of `readers.read_documents` for what was read.
     """
 
     name: str
-    size: int
-    training: Sample
-    documents: int
-    bytes: int
-    held_out: Sample
-    times: float
-    counts: Mapping[str, int]
+    training: list[readers.Document]
+    held_out: list[readers.Document]
+    times: float = 1.0
+
+    @property
+    def bytes(self) -> int:
+        """The size of the documents to train on, in bytes."""
+        return _size(self.training)
+
+    @property
+    def measured(self) -> list[readers.Document]:
+        """The documents on which a vocabulary is measured."""
+        return self.held_out or self.training
+
+
+def _size(documents: Iterable[readers.Document]) -> int:
+    return sum(document.size for document in documents)
+
+
+def _passages(documents: Iterable[readers.Document]) -> Iterator[str]:
+    return itertools.chain.from_iterable(document.passages for document in documents)
 
 
 def sample(options: Options, sample_bytes: int, progress: Progress) -> list[Part]:
@@ -113,12 +91,10 @@ def sample(options: Options, sample_bytes: int, progress: Progress) -> list[Part
     sizes = [sum(map(readers.file_size, one.paths)) for one in divided]
     weights = [size**exponent for size in sizes]
     parts = []
-    for one, size, weight in zip(divided, sizes, weights, strict=True):
+    for one, weight in zip(divided, weights, strict=True):
         wanted = max(1000, int(sample_bytes * weight / sum(weights)))
-        counts: collections.Counter[str] = collections.Counter()
-        training, held_out = _hold_out(_draw(one.paths, wanted, options, counts, progress), options.seed)
-        documents = len(training.documents)
-        parts.append(Part(one.name, size, training, documents, training.size, held_out, 1.0, counts))
+        documents = _draw(one.paths, wanted, options, progress)
+        parts.append(Part(one.name, *_hold_out(documents, options.seed)))
     # Compressed text is larger than its file, so these numbers depend on what was read.
     once = max(part.bytes / weight for part, weight in zip(parts, weights, strict=True))
     return [
@@ -128,11 +104,7 @@ def sample(options: Options, sample_bytes: int, progress: Progress) -> list[Part
 
 
 def _draw(
-    paths: Sequence[str],
-    sample_bytes: int,
-    options: Options,
-    counts: collections.Counter[str],
-    progress: Progress,
+    paths: Sequence[str], sample_bytes: int, options: Options, progress: Progress
 ) -> list[readers.Document]:
     """Returns the documents of byte ranges at random positions in the files, sorted by key."""
     total = sum(map(readers.file_size, paths))
@@ -141,7 +113,8 @@ def _draw(
     ranges = readers.split_ranges(paths, target, format)
     share = min(1.0, sample_bytes / total)
     random.Random(options.seed).shuffle(ranges)
-    drawn = Sample()
+    drawn: list[readers.Document] = []
+    size = 0
     # The size of the text in compressed files is not known in advance.
     known = all(range_.end is not None for range_ in ranges)
     progress.start("reading", min(total, sample_bytes) if known else None, "MB", 1e-6)
@@ -149,36 +122,45 @@ def _draw(
         # Of a file that cannot be split, such as a compressed one or a table, the beginning is used.
         whole = range_.end is None or range_.size > 2 * target
         quota = int(sample_bytes * range_.size / total) + 1 if whole else sample_bytes
-        goal = min(sample_bytes, drawn.size + quota)
-        if share < 1 and drawn.size >= sample_bytes:
+        goal = min(sample_bytes, size + quota)
+        if share < 1 and size >= sample_bytes:
             break
-        for document in readers.read_documents(range_, format, counts, text_field):
-            drawn.add(document)
-            progress.at(drawn.size)
-            if drawn.size >= goal:
+        for document in readers.read_documents(range_, format, text_field=text_field):
+            drawn.append(document)
+            size += document.size
+            progress.at(size)
+            if size >= goal:
                 break
-    if not drawn.size:
+    if not size:
         raise UserError(readers.no_text(paths, format))
     # The order of the ranges is random. The documents are sorted, so that equal samples are equal lists.
-    return sorted(drawn.documents, key=lambda document: document.key)
+    return sorted(drawn, key=lambda document: document.key)
 
 
-def _hold_out(documents: Sequence[readers.Document], seed: int) -> tuple[Sample, Sample]:
-    training, held_out = Sample(), Sample()
-    drawn = [_hash(document.key, seed) % 20 == 0 for document in documents]
-    whole = len(documents) >= 20 and 1 <= sum(drawn) <= len(documents) // 2
-    for document, out in zip(documents, drawn, strict=True):
-        if whole:
-            (held_out if out and held_out.size < _HELD_OUT_BYTES else training).add(document)
-            continue
-        # There are too few documents: every twentieth of their passages is held out.
-        for parts, into in (
-            (tuple(p for i, p in enumerate(document.passages) if i % 20 != 19), training),
-            (document.passages[19::20], held_out),
-        ):
-            if parts:
-                into.add(dataclasses.replace(document, passages=parts))
-    return training, held_out
+def _hold_out(
+    documents: Sequence[readers.Document], seed: int
+) -> tuple[list[readers.Document], list[readers.Document]]:
+    """Returns the documents to train on, and those that are held out: about every twentieth, or fewer."""
+    out = [_hash(document.key, seed) % 20 == 0 for document in documents]
+    if len(documents) >= 20 and 1 <= sum(out) <= len(documents) // 2:
+        training: list[readers.Document] = []
+        held_out: list[readers.Document] = []
+        size = 0
+        for document, one in zip(documents, out, strict=True):
+            chosen = one and size < _HELD_OUT_BYTES
+            (held_out if chosen else training).append(document)
+            size += document.size if chosen else 0
+        return training, held_out
+    # There are too few documents: every twentieth of their passages is held out.
+    parts = [
+        [
+            dataclasses.replace(document, passages=passages)
+            for document in documents
+            if (passages := tuple(p for i, p in enumerate(document.passages) if (i % 20 == 19) == held_out))
+        ]
+        for held_out in (False, True)
+    ]
+    return parts[0], parts[1]
 
 
 def _hash(key: str, seed: int) -> int:
@@ -195,9 +177,9 @@ class Trainer(NamedTuple):
 
 
 TRAINERS = {
-    "wordpiece": Trainer(learners.wordpiece, 200_000_000, ("special_tokens", "normalizer")),
-    "sentencepiece": Trainer(learners.sentence_piece, 30_000_000, ("min_frequency", "special_tokens")),
-    "bpe": Trainer(learners.byte_bpe, 200_000_000, ("character_coverage", "normalizer")),
+    "wordpiece": Trainer(learners.learn_wordpiece, 200_000_000, ("special_tokens", "normalizer")),
+    "sentencepiece": Trainer(learners.learn_sentence_piece, 30_000_000, ("min_frequency", "special_tokens")),
+    "bpe": Trainer(learners.learn_byte_bpe, 200_000_000, ("character_coverage", "normalizer")),
 }
 
 
@@ -218,15 +200,13 @@ class Trained:
         path: the file of the vocabulary.
         size: its number of tokens, at most the requested one; a small corpus may yield fewer.
         parts: the sample of each input, or that of all inputs together if they are not weighted.
-        held_out: False if the corpus was too small to hold out text, so that the statistics are those of the
-            training text.
-        measured: the statistics on the held-out text of each part.
+        measured: the statistics on the held-out text of each part, or on its training text if nothing is
+            held out.
     """
 
     path: str
     size: int
     parts: tuple[Part, ...]
-    held_out: bool
     measured: tuple[Measured, ...]
 
 
@@ -250,9 +230,8 @@ def train(options: Options, progress: Progress | None = None) -> Trained:
     progress = progress or Progress(io.StringIO())
     parts = sample(options, options.sample_bytes or trainer.sample_bytes, progress)
     checks.check_output_file(options.output)
-    held_out = all(part.held_out.documents for part in parts)
     progress.start("normalizing", int(sum(part.bytes * part.times for part in parts)), "MB", 1e-6)
-    content = trainer.learn(_documents(parts, held_out, progress), options, progress)
+    content = trainer.learn(_documents(parts, progress), options, progress)
     progress.start("measuring")
     atomic.write_file(options.output, content)
     tokenizer = tokenization.load(options.output, lower_case=options.folded, normalizer=options.normalizer)
@@ -260,22 +239,15 @@ def train(options: Options, progress: Progress | None = None) -> Trained:
         path=options.output,
         size=tokenizer.vocab_size,
         parts=tuple(parts),
-        held_out=held_out,
-        measured=tuple(
-            _measure(part.name, tokenizer, part.held_out if held_out else part.training) for part in parts
-        ),
+        measured=tuple(_measure(part.name, tokenizer, part.measured) for part in parts),
     )
 
 
-def _documents(parts: Sequence[Part], drain: bool, progress: Progress) -> Iterator[readers.Document]:
+def _documents(parts: Sequence[Part], progress: Progress) -> Iterator[readers.Document]:
     for part in parts:
         whole, rest = divmod(part.times, 1)
-        passes: list[Iterable[readers.Document]] = [part.training.documents] * int(whole)
-        if rest:
-            passes.insert(0, part.training.some(rest * part.bytes))
-        if drain:
-            passes[-1] = part.training.drain()
-        for document in itertools.chain.from_iterable(passes):
+        some = sorted(part.training, key=lambda document: _hash(document.key, 0))
+        for document in (*some[: round(rest * len(some))], *part.training * int(whole)):
             yield document
             progress.advance(document.size)
 
@@ -291,7 +263,7 @@ def _check(options: Options) -> None:
         ("sample_bytes", not 0 < options.sample_bytes < 1000, "0, or at least 1000"),
         ("character_coverage", LEAST_COVERAGE <= options.character_coverage <= 1, f"{LEAST_COVERAGE} to 1"),
         ("min_frequency", options.min_frequency >= 1, "at least 1"),
-        ("sampling_exponent", languages.is_exponent(options.sampling_exponent), "over 0, and at most 1"),
+        ("sampling_exponent", 0 < options.sampling_exponent <= 1, "over 0, and at most 1"),
         ("normalizer", options.normalizer in ("bert", "albert"), "bert or albert"),
         ("special_tokens", options.special_tokens in BPE_FAMILIES, " or ".join(BPE_FAMILIES)),
         ("lower_case", bpe_cases, "no such flag with --kind=bpe, which keeps the case of a text"),
@@ -308,9 +280,9 @@ def _check(options: Options) -> None:
     checks.check_free(options.output, options.overwrite)
 
 
-def _measure(name: str, tokenizer: Tokenizer, text: Sample) -> Measured:
+def _measure(name: str, tokenizer: Tokenizer, text: Sequence[readers.Document]) -> Measured:
     words = tokens = unknown = 0
-    passages = text.passages()
+    passages = _passages(text)
     while batch := list(itertools.islice(passages, 1000)):
         words += sum(len(passage.split()) for passage in batch)
         for ids in tokenizer.encode_batch(batch):
@@ -361,7 +333,7 @@ def find_words(options: Options, tokenizer: Tokenizer, progress: Progress) -> Fo
             word to add.
         OSError: a file cannot be read or written.
     """
-    if tokenizer.kind != "wordpiece":
+    if not isinstance(tokenizer, WordPieceTokenizer):
         raise UserError(
             f"--add_to={options.add_to}: expected a WordPiece vocabulary, not a {tokenizer.kind} model"
         )
@@ -370,39 +342,38 @@ def find_words(options: Options, tokenizer: Tokenizer, progress: Progress) -> Fo
             raise UserError(f"--{name}={getattr(options, name)}: expected at least 1")
     checks.check_output_file(options.output, overwrite=options.overwrite)
     (part,) = sample(options, options.sample_bytes or TRAINERS["wordpiece"].sample_bytes, progress)
-    progress.start("counting words", part.bytes + part.held_out.size, "MB", 1e-6)
+    progress.start("counting words", part.bytes + _size(part.held_out), "MB", 1e-6)
     counts = _count(part.training, tokenizer, progress)
     pieces = [
         max(2, len(word)) if tokenizer.unk_id in ids else len(ids)
         for word, ids in zip(counts, _split(list(counts), tokenizer), strict=True)
     ]
     words = _best(counts, pieces, tokenizer, options)
-    held_out = bool(part.held_out.documents)
     if not words:
         raise UserError(
             f"no word that {options.add_to} splits occurs {counted(options.min_frequency, 'time')}; give "
             "more text, or a lower --min_frequency"
         )
-    measured = _count(part.held_out, tokenizer, progress) if held_out else counts
+    measured = _count(part.held_out, tokenizer, progress) if part.held_out else counts
     before = dict(zip(measured, map(len, _split(list(measured), tokenizer)), strict=True))
     after = before | {word.text: 1 for word in words if word.text in before}
-    units = sum(len(p.split()) for p in (part.held_out if held_out else part.training).passages())
+    units = sum(len(passage.split()) for passage in _passages(part.measured))
     atomic.write_text(options.output, "".join(f"{word.text}\n" for word in words))
     means = (
         sum(lengths[word] * count for word, count in measured.items()) / max(1, units)
         for lengths in (before, after)
     )
-    return Found(tuple(words), part.bytes, held_out, *means)
+    return Found(tuple(words), part.bytes, bool(part.held_out), *means)
 
 
-def _count(text: Sample, tokenizer: Tokenizer, progress: Progress) -> collections.Counter[str]:
+def _count(
+    documents: Sequence[readers.Document], tokenizer: WordPieceTokenizer, progress: Progress
+) -> collections.Counter[str]:
     """Returns how often each word occurs, as the tokenizer separates and normalizes them."""
-    normalize = normalization.normalizer(tokenizer.lower_case, tokenizer.strip_accents)
-    split = pre_tokenizers.BertPreTokenizer()
     counts: collections.Counter[str] = collections.Counter()
-    for document in text.documents:
+    for document in documents:
         for passage in document.passages:
-            counts.update(word for word, _ in split.pre_tokenize_str(normalize(passage)))
+            counts.update(tokenizer.words(passage))
         progress.advance(document.size)
     return counts
 
@@ -413,10 +384,9 @@ def _split(words: Sequence[str], tokenizer: Tokenizer) -> Iterable[list[int]]:
 
 
 def _best(
-    counts: collections.Counter[str], pieces: Sequence[int], tokenizer: Tokenizer, options: Options
+    counts: collections.Counter[str], pieces: Sequence[int], tokenizer: WordPieceTokenizer, options: Options
 ) -> list[Word]:
     known = set(tokenizer.tokens)
-    normalize = normalization.normalizer(tokenizer.lower_case, tokenizer.strip_accents)
     found = [
         Word(text, count, count * (length - 1))
         for (text, count), length in zip(counts.items(), pieces, strict=True)
@@ -425,6 +395,6 @@ def _best(
         and text not in known
         and len(text) <= MAX_WORD_CHARACTERS
         and any(character.isalpha() for character in text)
-        and normalize(text) == text
+        and tokenizer.words(text) == [text]
     ]
     return sorted(found, key=lambda word: (-word.saved, word.text))[: options.size]

@@ -5,17 +5,13 @@ import fcntl
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 from support.builds import contents, interrupted
 
 from bert_jax.errors import UserError
-from bert_jax.tokenization import byte_bpe_files, templates
+from bert_jax.tokenization import byte_bpe, templates
 from data_pipelines import build, output
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,9 +52,9 @@ def test_unfinished_records_of_other_settings_are_dropped_only_when_asked(option
 @pytest.fixture
 def about_to_replace(options, tmp_path):
     """Returns (options, a function that restores a build that is about to replace records, the old files)."""
-    ids = {token: i for i, token in enumerate(byte_bpe_files.ROBERTA_TOKENS.values())}
-    ids |= {token: len(ids) + i for i, token in enumerate(byte_bpe_files.characters_of_bytes().values())}
-    content = byte_bpe_files.tokenizer_json(ids, [], byte_bpe_files.ROBERTA_TOKENS, templates.ROBERTA)
+    ids = {token: i for i, token in enumerate(byte_bpe.ROBERTA_TOKENS.values())}
+    ids |= {token: len(ids) + i for i, token in enumerate(byte_bpe.characters_of_bytes().values())}
+    content = byte_bpe.tokenizer_json(ids, [], byte_bpe.ROBERTA_TOKENS, templates.ROBERTA)
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     old = {"vocab": str(tmp_path / "tokenizer.json"), "clean": "unicode", "num_shards": 3}
     build.build(dataclasses.replace(options, **old))
@@ -166,41 +162,6 @@ def test_interrupted_it_goes_on_and_the_bytes_are_the_same(options, small_steps,
     with pytest.raises(UserError, match=r"unfinished work of another run .dupe_factor 1, not 2."):
         build.build(dataclasses.replace(options, dupe_factor=2))
     build.build(options)
-    assert contents(options.output) == contents(expected.output)
-
-
-@pytest.mark.long
-def test_killed_with_sigkill_it_goes_on(options, tmp_path):
-    expected = dataclasses.replace(options, output=str(tmp_path / "expected"), dupe_factor=20)
-    build.build(expected)
-    command = [
-        sys.executable,
-        "-m",
-        "bert_jax",
-        "data",
-        f"--input={options.input[0]}",
-        f"--vocab={options.vocab}",
-    ]
-    command += [
-        f"--output={options.output}",
-        "--max_seq_length=48",
-        "--eval_fraction=0.2",
-        "--seed=7",
-    ]
-    process = subprocess.Popen(
-        [*command, "--dupe_factor=20", "--workers=2"], cwd=ROOT, stderr=subprocess.DEVNULL
-    )
-    unfinished = Path(options.output) / output.UNFINISHED
-    deadline = time.monotonic() + 100
-    while process.poll() is None and time.monotonic() < deadline:
-        if unfinished.is_dir() and any("documents-" in name for name in os.listdir(unfinished)):
-            break
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert (
-        subprocess.run([*command, "--dupe_factor=20", "--workers=2"], cwd=ROOT, check=False).returncode == 0
-    )
     assert contents(options.output) == contents(expected.output)
 
 

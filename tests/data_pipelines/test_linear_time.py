@@ -12,7 +12,7 @@ from support import growth
 
 from bert_jax.tasks.question_answering.question_files import read_questions
 from data_pipelines import cleaning, readers, sentences
-from data_pipelines.cleaning import duplicates, steps
+from data_pipelines.cleaning import duplicates
 from data_pipelines.readers import documents as plain
 from data_pipelines.readers import wikitext
 from data_pipelines.vocabulary import learners
@@ -98,7 +98,7 @@ OF_ANY_TEXT = {
     "mojibake": cleaned("mojibake"),
     "language": cleaned("language"),
     "exact": cleaned("exact"),
-    "near": lambda text: duplicates.signature(steps.folded_text([text])),
+    "near": lambda text: duplicates.signature(cleaning.folded_text([text])),
     "wikitext": wikitext.paragraphs,
     "unescape": plain.unescape,
     "plain": lambda text: list(plain.text_document("", text, collections.Counter(), readers.Controls())),

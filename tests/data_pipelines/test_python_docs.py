@@ -1,7 +1,5 @@
 """The corpus that every CPython carries: English only, without repeats, the same on every run."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -59,12 +57,3 @@ def test_prose_of_a_docstring():
         '"Dr. Smith wrote it."',
         "It works in Python 3, i.e. today.",
     ]
-
-
-@pytest.mark.long
-def test_it_is_the_same_on_every_run_and_without_docstrings(corpus, tmp_path):
-    python_docs.write_corpus(tmp_path / "a", corpus)
-    code = f"from data_pipelines import python_docs; python_docs.write_corpus({str(tmp_path / 'b')!r})"
-    subprocess.run([sys.executable, "-OO", "-c", code], cwd=ROOT, check=True)
-    for name in ("topics.txt", "modules.txt"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()

@@ -38,11 +38,7 @@ def test_sampled_inputs_are_split_by_the_rules_of_their_names(german, tmp_path, 
 
 
 def test_the_rules_of_languages_are_their_own():
-    texts = {
-        "de": GERMAN,
-        "el": "Τι είναι αυτό; Είναι το πρώτο.",
-        "es": "La Sra. Ruiz llegó. Es así.",
-    }
+    texts = {"de": GERMAN, "el": "Τι είναι αυτό; Είναι το πρώτο.", "es": "La Sra. Ruiz llegó. Es así."}
     for language, text in texts.items():
         assert language in sentences.LANGUAGES
         assert len(sentences.split_paragraph(text, language)) == 2 != len(sentences.split_paragraph(text))

@@ -8,7 +8,7 @@ from support import vocabularies
 from bert_jax import tokenization
 from bert_jax.convert import conversion, loading
 from bert_jax.convert.formats import huggingface_export
-from bert_jax.tokenization import byte_bpe_files, templates
+from bert_jax.tokenization import byte_bpe, templates
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.peer
@@ -69,7 +69,7 @@ def test_a_space_before_a_text(source, tmp_path, name, stated, given):
     if stated is None:
         files |= {name: (BPE / name).read_text("utf-8") for name in ("vocab.json", "merges.txt")}
     else:
-        files["tokenizer.json"] = byte_bpe_files.with_prefix_space(plain.content, stated)
+        files["tokenizer.json"] = byte_bpe.with_prefix_space(plain.content, stated)
     vocabularies.write_folder(source, "roberta", plain.vocab_size, files)
     check_ids(source, tmp_path / "out")
 

@@ -7,7 +7,7 @@ import sentencepiece
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
-from bert_jax.tokenization import byte_bpe_files, templates
+from bert_jax.tokenization import byte_bpe, templates
 
 from . import vocabularies
 
@@ -27,16 +27,16 @@ def write(folder):
         )  # fmt: skip
     rust = tokenizers.Tokenizer(models.BPE())
     rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    alphabet = sorted(byte_bpe_files.characters_of_bytes().values())
-    special = byte_bpe_files.ROBERTA_TOKENS
+    alphabet = sorted(byte_bpe.characters_of_bytes().values())
+    special = byte_bpe.ROBERTA_TOKENS
     options = dict(special_tokens=[*special.values()], initial_alphabet=alphabet, show_progress=False)
     rust.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=300, **options))
     model = json.loads(rust.to_str())["model"]
     merges = [" ".join(merge) for merge in model["merges"]]
-    content = byte_bpe_files.tokenizer_json(model["vocab"], merges, special, templates.ROBERTA)
+    content = byte_bpe.tokenizer_json(model["vocab"], merges, special, templates.ROBERTA)
     (folder / "plain").mkdir(), (folder / "nfc").mkdir()
-    (folder / "plain" / "tokenizer.json").write_bytes(byte_bpe_files.serialized(content))
-    content = json.loads(byte_bpe_files.serialized(content)) | {"normalizer": {"type": "NFC"}}
+    (folder / "plain" / "tokenizer.json").write_bytes(byte_bpe.serialized(content))
+    content = json.loads(byte_bpe.serialized(content)) | {"normalizer": {"type": "NFC"}}
     (folder / "nfc" / "tokenizer.json").write_text(json.dumps(content))
     unigram = str(folder / "unigram.model")
     return {

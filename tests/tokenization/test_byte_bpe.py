@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax import tokenization
-from bert_jax.tokenization import byte_bpe_files, templates
+from bert_jax.tokenization import byte_bpe, templates
 
 FOLDER = Path(__file__).resolve().parents[1] / "testdata" / "bpe"
 GOLDEN = json.loads((FOLDER / "tokens.json").read_text())
@@ -29,7 +29,7 @@ def tokenizer():
 @pytest.fixture
 def content():
     """The content of a tokenizer.json with the golden vocabulary."""
-    return json.loads(Path(byte_bpe_files.joined(FOLDER)).read_text("utf-8"))
+    return json.loads(Path(byte_bpe.joined(FOLDER)).read_text("utf-8"))
 
 
 def loaded(content, path):
@@ -79,9 +79,7 @@ def test_decoding_restores_any_text(text):
 
 def test_a_file_as_of_modernbert(content, tmp_path):
     """Other special tokens and rows, text normalized by NFC, and tokens for runs of spaces."""
-    rename = {
-        token: byte_bpe_files.BERT_TOKENS[role] for role, token in byte_bpe_files.ROBERTA_TOKENS.items()
-    }
+    rename = {token: byte_bpe.BERT_TOKENS[role] for role, token in byte_bpe.ROBERTA_TOKENS.items()}
     vocab = {rename.get(token, token): i for token, i in content["model"]["vocab"].items()}
     ends = [{"SpecialToken": {"id": name, "type_id": 0}} for name in ("[CLS]", "[SEP]")]
     texts = [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"]
@@ -93,7 +91,7 @@ def test_a_file_as_of_modernbert(content, tmp_path):
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "special"), False)
     content["added_tokens"] = [{"id": len(vocab), "content": "    ", "normalized": True, **flags}]
     tokenizer = loaded(content, tmp_path / "tokenizer.json")
-    assert tokenizer.special_tokens == byte_bpe_files.BERT_TOKENS
+    assert tokenizer.special_tokens == byte_bpe.BERT_TOKENS
     assert tokenizer.template == templates.Template("cls:0 A:0 sep:0", "cls:0 A:0 sep:0 B:0 sep:0")
     (ids,) = tokenizer.encode_batch(["cafe\u0301    [CLS]"])
     assert tokenizer.decode(ids) == "café    [CLS]" and len(vocab) in ids

@@ -5,12 +5,14 @@ import json
 from pathlib import Path
 
 import pytest
+import sentencepiece
 from support import vocabularies
 
 from bert_jax import cli, tokenization
 from bert_jax.convert import loading
+from bert_jax.convert.formats import huggingface_export
 from bert_jax.errors import UserError
-from bert_jax.tokenization import byte_bpe_files, templates
+from bert_jax.tokenization import byte_bpe, templates
 from data_pipelines import settings
 
 TESTDATA = Path(__file__).resolve().parents[1] / "testdata"
@@ -79,7 +81,7 @@ def test_a_folder_is_read_as_that_of_a_model(name):
 def test_the_rows_are_those_of_the_family(tmp_path):
     content = tokenization.load(TESTDATA / "bpe").content
     special = {"cls": ("<s>", 0), "sep": ("</s>", 2), "pad": ("<pad>", 1)}
-    content = byte_bpe_files.with_special_tokens(content, special, templates.BERT)
+    content = byte_bpe.with_special_tokens(content, special, templates.BERT)
     folder = write(tmp_path / "folder", tokenizer=content)
     assert tokenization.load(folder).template == templates.BERT
     (folder / "config.json").write_text('{"model_type": "modernbert"}')
@@ -120,3 +122,25 @@ def test_records_of_a_folder(tmp_path):
     assert (tmp_path / "records" / "vocab.txt").read_text() == vocabularies.VOCABULARY
     given = settings.Options(input=("x",), vocab=str(folder), output="y")
     assert dataclasses.replace(given, lower_case=True).tokenizer().lower_case
+
+
+@pytest.mark.parametrize("name", ["AlbertTokenizer", "XLMRobertaTokenizer"])
+def test_a_unigram_tokenizer_json_has_the_ids_of_its_model(tmp_path, name):
+    """As version 5 of transformers saves it, without the SentencePiece model."""
+    if name == "AlbertTokenizer":
+        model = tokenization.load(TESTDATA / "albert" / "masked_lm")
+        content = json.loads(huggingface_export.albert_rust(model).to_str())
+    else:
+        model = tokenization.load(vocabularies.fairseq_model(tmp_path))
+        pieces = sentencepiece.SentencePieceProcessor(model_file=model.path)
+        scores = {pieces.IdToPiece(i): pieces.GetScore(i) for i in range(3, pieces.GetPieceSize())}
+        vocabulary = [[token, scores.get(token, 0.0)] for token in model.tokens]
+        special = [{"id": i, "content": model.tokens[i], "special": True} for i in model.special_ids.values()]
+        content = {"model": {"type": "Unigram", "unk_id": 3, "vocab": vocabulary}, "added_tokens": special}
+    folder = write(tmp_path / "folder", tokenizer=content, tokenizer_config={"tokenizer_class": name})
+    tokenizer = tokenization.load(folder)
+    assert tokenizer.tokens == model.tokens and tokenizer.special_ids == model.special_ids
+    assert (tokenizer.normalizer, tokenizer.lower_case) == (model.normalizer, model.lower_case)
+    assert tokenizer.template == model.template
+    texts = [TEXT, "Some other w\u00f6rds, and 7 numb-ers!", "", " a  b "]
+    assert tokenizer.encode_batch(texts) == model.encode_batch(texts)

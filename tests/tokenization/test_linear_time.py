@@ -53,11 +53,6 @@ def test_long_runs_of_combining_characters_are_normalized_in_linear_time(form):
     assert not growth.superlinear(lambda text: normalization.normalize(form, text), texts)
 
 
-def test_growth_sees_quadratic_time():
-    text = growth.repeated("a", 8_000)
-    assert growth.superlinear(lambda text: sum(len(list(text)) for _ in text[::10]), [text])
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", small_tokenizers.NAMES)
 def test_tokenizers(vocabulary_files, name):

@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from bert_jax.inference import engine
 from bert_jax.models.row_inputs import packed_inputs, row_inputs
 from bert_jax.objectives.masking import Vocabulary
-from bert_jax.tasks.question_answering import encoding as question_encoding
-from bert_jax.tasks.question_answering.question_files import NO_ANSWER
 from bert_jax.tasks.rows import assembly, windows
 from bert_jax.tasks.table import Examples
 from bert_jax.tokenization import templates
-from data_pipelines.stages import google_rows, pairs
+from data_pipelines.stages import pairs
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 MADE_UP = templates.Template(
@@ -118,30 +116,6 @@ def test_texts_and_pairs(tokenizer, a, b, max_seq_length, pair):
     windows.check_stride(2, max_seq_length, room, pair)
 
 
-@settings(max_examples=40, deadline=None)
-@given(tokenizer=tokenizers, question=texts, context=texts, data=st.data())
-def test_the_place_of_an_answer(tokenizer, question, context, data):
-    start = data.draw(st.integers(0, len(context) - 1))
-
-    class Questions:
-        questions, contexts, context_of = [question], [context], [0]
-        answers, starts = [(context,)], [start if start else NO_ANSWER]
-
-    if start:
-        Questions.answers = [(context[start:],)]
-    rows = question_encoding.encode(Questions, tokenizer, 24, 3, 5)
-    for i in range(len(rows)):
-        row, (first, second) = split_row(tokenizer, rows, i)
-        check_row(tokenizer, row, int(rows.first_lengths[i]), first.tolist(), second.tolist())
-        own = rows.characters[rows.offsets[i] : rows.offsets[i + 1]]
-        inside = np.flatnonzero(own[:, 0] >= 0)
-        assert [context[own[k, 0]] for k in inside] == [chr(row[k] - 20 + ord("a")) for k in inside]
-        assert row[inside].tolist() == second.tolist()
-        target = rows.targets["starts"][i]
-        if target > 0:
-            assert own[target, 0] >= 0 and row[target] in second
-
-
 @pytest.mark.long
 @settings(max_examples=30, deadline=None)
 @given(tokenizer=tokenizers, length=st.integers(16, 40), nsp=st.sampled_from(pairs.NSP_MODES))
@@ -160,23 +134,6 @@ def test_sequences_of_records(tokenizer, length, nsp):
     room = tokenizer.layout.room(length, pair=False)
     rows = [pair.first for pair in pairs.full_sentences(documents, room, tokenizer.sep_id)]
     assert max(map(len, rows)) <= room
-
-
-@pytest.mark.long
-@settings(max_examples=20, deadline=None)
-@given(tokenizer=tokenizers, length=st.integers(18, 40), seed=st.integers(0, 99))
-def test_sequences_of_google_records(tokenizer, length, seed):
-    documents = [[[20 + i, 21, 22, 23][: 1 + i % 4] for i in range(n)] for n in (3, 9, 14)]
-    masks = {"max_predictions_per_seq": 4, "masked_lm_prob": 0.15, "whole_word_mask": False}
-    sizes = {"max_seq_length": length, "short_seq_prob": 0.1, "dupe_factor": 2}
-    made = list(google_rows.instances(documents, tokenizer, masks | sizes, random.Random(seed)))
-    assert made
-    for instance in made:
-        row, first_length = np.array(instance.ids), instance.first_length
-        row[instance.positions] = instance.labels
-        assert instance.labels and min(instance.labels) >= 20
-        first, second = tokenizer.layout.split(row, first_length)
-        check_row(tokenizer, row, first_length, first.tolist(), second.tolist())
 
 
 @settings(max_examples=40, deadline=None)

@@ -22,7 +22,7 @@ from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files
-from bert_jax.tokenization import albert_text, byte_bpe, byte_bpe_files, templates
+from bert_jax.tokenization import byte_bpe, sentence_piece, templates
 from bert_jax.tokenization.huggingface import ADDED_FLAGS, CONFIG
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -221,9 +221,9 @@ def _write_byte_bpe(tokenizer: byte_bpe.ByteBpeTokenizer, class_name: str, folde
     Returns fields of tokenizer_config.json.
     """
     content = tokenizer.content
-    written = {"tokenizer.json": byte_bpe_files.serialized(content)}
+    written = {"tokenizer.json": byte_bpe.serialized(content)}
     if tokenizer.is_plain:
-        written |= byte_bpe_files.separate(content)
+        written |= byte_bpe.separate(content)
     elif class_name != _CLASSES["tokenizer.json"]:
         raise UserError(
             f"{tokenizer.path} normalizes text, or splits it in its own way, and transformers' {class_name} "
@@ -260,7 +260,7 @@ def albert_rust(tokenizer: tokenization.Tokenizer) -> tokenizers.Tokenizer:
     proto: Any = sentencepiece_model_pb2  # protobuf makes its classes when it is imported
     model = proto.ModelProto.FromString(files.read(tokenizer.path))
     scores = [
-        (piece.piece, _NEVER if albert_text.ends_in_digit_comma(piece.piece) else piece.score)
+        (piece.piece, _NEVER if sentence_piece.ends_in_digit_comma(piece.piece) else piece.score)
         for piece in model.pieces
     ]
     rust = tokenizers.Tokenizer(models.Unigram(scores, tokenizer.special_ids["unk"], byte_fallback=False))
@@ -272,7 +272,7 @@ def albert_rust(tokenizer: tokenization.Tokenizer) -> tokenizers.Tokenizer:
     if model.normalizer_spec.precompiled_charsmap:
         steps.append(normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap))
     rust.normalizer = normalizers.Sequence(steps)
-    space: dict[str, Any] = {"replacement": albert_text.WORD_START, "prepend_scheme": "always"}
+    space: dict[str, Any] = {"replacement": sentence_piece.WORD_START, "prepend_scheme": "always"}
     rust.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(**space)]
     )

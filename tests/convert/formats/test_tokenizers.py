@@ -9,7 +9,7 @@ from support import vocabularies
 from bert_jax import tokenization
 from bert_jax.convert import conversion, loading
 from bert_jax.convert.formats import huggingface_export
-from bert_jax.tokenization import byte_bpe_files, templates
+from bert_jax.tokenization import byte_bpe, templates
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_roberta_with_a_wordpiece_vocabulary(source, tmp_path, stated):
 
 def _post_processor(template):
     special = {role: (f"[{role.upper()}]", i) for i, role in enumerate(("cls", "pad", "sep"))}
-    return byte_bpe_files.with_special_tokens({}, special, template)["post_processor"]
+    return byte_bpe.with_special_tokens({}, special, template)["post_processor"]
 
 
 BPE = Path(__file__).resolve().parents[2] / "testdata" / "bpe"
@@ -81,7 +81,7 @@ def test_a_space_before_a_text(source, tmp_path, case):
     if stated is None:
         files |= {name: (BPE / name).read_text("utf-8") for name in ("vocab.json", "merges.txt")}
     else:
-        files["tokenizer.json"] = byte_bpe_files.with_prefix_space(plain.content, stated)
+        files["tokenizer.json"] = byte_bpe.with_prefix_space(plain.content, stated)
     vocabularies.write_folder(source, "roberta", plain.vocab_size, files)
     warnings, written = convert(source, tmp_path / "out")
     assert not warnings and written["add_prefix_space"] is expected

@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipelines import cleaning, readers
-from data_pipelines.cleaning import steps
 from data_pipelines.readers import Document
 
-SETTINGS = cleaning.Settings(steps.STEPS, language="en")
+SETTINGS = cleaning.Settings(cleaning.STEPS, language="en")
 
 
 def document(*passages):
@@ -25,10 +24,10 @@ TEXT = st.text(st.characters(codec="utf-8"), max_size=60) | st.text(
 @settings(deadline=None)
 @given(st.lists(TEXT, min_size=1, max_size=4))
 def test_unicode_twice_is_unicode_once(passages):
-    once = steps.clean_unicode(document(*passages), SETTINGS).document
+    once = cleaning.clean_unicode(document(*passages), SETTINGS).document
     if once is None:
         return
-    again = steps.clean_unicode(once, SETTINGS)
+    again = cleaning.clean_unicode(once, SETTINGS)
     assert again.document is once and not again.dropped
     for passage in once.passages:
         assert passage == passage.strip() and "  " not in passage
@@ -50,22 +49,23 @@ def test_unicode_twice_is_unicode_once(passages):
     ids=["nfc", "spaces", "invisible", "controls", "joiner", "separator", "plain", "rare-fffd"],
 )
 def test_unicode(text, expected):
-    assert steps.clean_unicode(document(text), SETTINGS).document.passages == (expected,)
+    assert cleaning.clean_unicode(document(text), SETTINGS).document.passages == (expected,)
 
 
 def test_mojibake_is_repaired_and_good_text_left():
     pytest.importorskip("ftfy")
     good = document("schön, naïve, São Paulo, 東京, L’Hôpital", "plain")
-    assert steps.clean_mojibake(good, SETTINGS).document is good
+    assert cleaning.clean_mojibake(good, SETTINGS).document is good
     bad = document("schÃ¶n und groÃŸ")
-    assert steps.clean_mojibake(bad, SETTINGS).document.passages == ("schön und groß",)
+    assert cleaning.clean_mojibake(bad, SETTINGS).document.passages == ("schön und groß",)
 
 
-def test_length_bounds():
-    settings = cleaning.Settings(("length",), min_document_characters=10)
+def test_length_bounds(monkeypatch):
+    monkeypatch.setattr(cleaning, "_LEAST_DOCUMENT_CHARACTERS", 10)
+    settings = cleaning.Settings(("length",))
 
     def passages(*texts):
-        found = steps.clean_length(document(*texts), settings).document
+        found = cleaning.clean_length(document(*texts), settings).document
         return found and found.passages
 
     assert passages("ab", "abcd efghij") == ("abcd efghij",)
@@ -73,26 +73,26 @@ def test_length_bounds():
     assert passages("a fine text", "text " * 30_000) == ("a fine text",)
     assert passages(f"the {'abc' * 40} word goes") == ("the word goes",)
     assert passages("東京" * 60) == ("東京" * 60,)  # no words to measure
-    assert steps.clean_length(document("short"), settings).dropped == (("short document", "short"),)
+    assert cleaning.clean_length(document("short"), settings).dropped == (("short document", "short"),)
     last = readers.Document("a#2", ("short",), True, part=2)  # the end of a long one
-    assert steps.clean_length(last, settings).document is last
+    assert cleaning.clean_length(last, settings).document is last
 
 
 def test_language():
     pytest.importorskip("py3langid")
     german = document("Die Stadt liegt am Ufer des Flusses.", "Sie hat zwanzigtausend Einwohner.")
     english = document("The town lies on the bank of the river.", "Twenty thousand people live there.")
-    assert steps.clean_language(english, SETTINGS).document is english
-    outcome = steps.clean_language(german, SETTINGS)
+    assert cleaning.clean_language(english, SETTINGS).document is english
+    outcome = cleaning.clean_language(german, SETTINGS)
     assert outcome.document is None and outcome.dropped[0][0] == "language de"
     # Only the first 2,000 characters count.
     mixed = document(*german.passages * 30, *english.passages * 100)
     assert sum(map(len, german.passages * 30)) > 2000
-    assert steps.clean_language(mixed, SETTINGS).dropped[0][0] == "language de"
+    assert cleaning.clean_language(mixed, SETTINGS).dropped[0][0] == "language de"
 
 
 def test_repeated_passages_of_a_document():
     long = "All rights reserved by the people who made it."
-    outcome = steps.clean_repeated_passages(document("Yes.", long, "Yes.", long.upper() + " "), SETTINGS)
+    outcome = cleaning.clean_repeated_passages(document("Yes.", long, "Yes.", long.upper() + " "), SETTINGS)
     assert outcome.document.passages == ("Yes.", long, "Yes.")
     assert [reason for reason, _ in outcome.dropped] == ["repeated passage"]

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -54,43 +52,3 @@ def test_a_dead_worker_is_one_line_and_what_is_done_stays(tmp_path):
         pool.run(die, tasks)
     assert "\n" not in str(caught.value)
     assert len(os.listdir(tmp_path)) >= 1 and "3" not in os.listdir(tmp_path)
-
-
-@pytest.mark.long
-def test_workers_end_with_a_parent_that_is_killed(tmp_path):
-    program = (
-        "import time, os\n"
-        "from data_pipelines import pools\n"
-        "from tests.data_pipelines.pools.test_local import report_and_sleep\n"
-        "if __name__ == '__main__':\n"
-        f"    with pools.LocalPool(2) as pool: pool.run(report_and_sleep, [(None, {str(tmp_path)!r})] * 2)\n"
-    )
-    (tmp_path / "main.py").write_text(program)
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    parent = subprocess.Popen(
-        [sys.executable, str(tmp_path / "main.py")], env=environment, stderr=subprocess.DEVNULL
-    )
-    folder = tmp_path / "pids"
-    deadline = time.monotonic() + 60
-    while not (folder.is_dir() and os.listdir(folder)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    children = [int(name) for name in os.listdir(folder)]
-    parent.kill()
-    parent.wait()
-    while any(alive(child) for child in children) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert children and not any(alive(child) for child in children)
-
-
-def report_and_sleep(folder):
-    os.makedirs(os.path.join(folder, "pids"), exist_ok=True)
-    Path(folder, "pids", str(os.getpid())).touch()
-    time.sleep(600)
-    return {}
-
-
-def alive(process):
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

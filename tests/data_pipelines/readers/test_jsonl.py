@@ -21,13 +21,7 @@ def write(folder, lines):
 
 
 def test_fields_and_damage(tmp_path):
-    lines = [
-        {"body": "One.\n\nTwo.\nThree\x07."},
-        {"body": "\ud800 Four."},
-        {"id": "x"},
-        {"body": 3},
-        [1],
-    ]
+    lines = [{"body": "One.\n\nTwo.\nThree\x07."}, {"body": "\ud800 Four."}, {"id": "x"}, {"body": 3}, [1]]
     deep = b"[" * 200_000
     path = write(tmp_path, [*(json.dumps(line).encode() for line in lines), b"{", b"", deep, b"\xff"])
     counts = collections.Counter()

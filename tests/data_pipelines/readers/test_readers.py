@@ -7,7 +7,6 @@ import gzip
 import itertools
 import lzma
 import re
-import tarfile
 import tracemalloc
 
 import pytest
@@ -71,32 +70,20 @@ def test_wikiextractor(tmp_path):
 
 
 # Lines that could confuse a reader that starts in the middle, and lengths around those of a look-back.
+ODD_LINES = [
+    "",
+    " ",
+    "\t \r",
+    "\u00a0\u2003\u3000",
+    "\x00",
+    "a",
+    "</doc>",
+    '<doc id="1">',
+    '<doc id="2" title="b">',
+]
+ODD_LINES += ["b", "é中", " " * 255, " " * 600, "x" * 300, "\x0c", "\u0085", "<doc", "text</doc>"]
 LINE = st.one_of(
-    st.sampled_from(
-        [
-            b"",
-            b" ",
-            b"\t \r",
-            "\u00a0\u2003\u3000".encode(),
-            b"\xa0",
-            b"\x80",
-            b"\x00",
-            b"a",
-            b"\xff\xfe",
-            b"</doc>",
-            b'<doc id="1">',
-            b'<doc id="2" title="b">',
-            b"b",
-            "é中".encode(),
-            b" " * 255,
-            b" " * 600,
-            b"x" * 300,
-            b"\x0c",
-            "\u0085".encode(),
-            b"<doc",
-            b"text</doc>",
-        ]
-    ),
+    st.sampled_from([*(line.encode() for line in ODD_LINES), b"\xa0", b"\x80", b"\xff\xfe"]),
     st.binary(max_size=12).map(lambda data: data.replace(b"\n", b"")),
 )
 FILES = st.tuples(
@@ -266,21 +253,3 @@ def test_list_inputs(tmp_path, monkeypatch):
     ]:
         with pytest.raises(UserError, match=message):
             readers.list_inputs(pattern)
-
-
-@pytest.fixture(scope="module")
-def wikipedia_file(shared_data, tmp_path_factory):
-    with tarfile.open(shared_data / "wikipedia-en.tar.xz") as archive:
-        member = next(m for m in archive if m.isfile() and m.name.endswith("wiki_00"))
-        data = archive.extractfile(member).read()
-    return write(tmp_path_factory.mktemp("wikipedia"), data, "wiki_00")
-
-
-def test_real_wikipedia(wikipedia_file):
-    counts = collections.Counter()
-    whole = read(wikipedia_file, "wikiextractor", counts=counts)
-    assert [d for d in read(wikipedia_file, "wikiextractor", 10_000)] == whole
-    assert len(whole) == wikipedia_file.read_bytes().count(b"<doc ") == 38
-    assert not counts["unclosed"] and not counts["outside"] and not counts["undecodable"]
-    assert whole[0].key == "http://en.wikipedia.org/wiki?curid=12"
-    assert whole[0].passages[0].startswith("Anarchism is a political philosophy")

@@ -113,13 +113,8 @@ PIECES = st.lists(
         [
             page(1, "One."),
             page(2, "Two. " * 30),
-            "<page>",
-            "</page>",
-            "<pa",
-            "ge>",
             page(3, "é"),
-            "x\n",
-            "</text>",
+            *"<page> </page> <pa ge> x\n </text>".split(" "),
         ]
     ),
     max_size=8,

@@ -152,10 +152,7 @@ def test_masks(tokenizer, first, second, seed, rule, most):
             assert not joined or (position in positions) == (position - 1 in positions)
 
 
-GOLDENS = {
-    "tokens": "e2248568724c3621",
-    "whole-words": "c4899572476c1957",
-}
+GOLDENS = {"tokens": "e2248568724c3621", "whole-words": "c4899572476c1957"}
 
 
 @pytest.mark.parametrize("rule, golden", list(zip(RULES, GOLDENS.values(), strict=True)), ids=GOLDENS)

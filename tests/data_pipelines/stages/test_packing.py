@@ -57,10 +57,3 @@ def test_memory_is_a_window_not_the_corpus():
     sequences, taken = counted([40] * 5000)  # none of them fills a row of 64, so all of them would wait
     for rows, _ in enumerate(packed_rows.pack(sequences, 64, 8, random.Random(0), window=100)):
         assert taken["sequences"] - rows <= 150
-
-
-def test_rows_are_shuffled():
-    lengths = [64] * 50 + [20] * 150
-    rows = list(packed_rows.pack(sequences_of(lengths), 64, 8, random.Random(0)))
-    single = [len(row) == 1 for row in rows]
-    assert 10 < sum(single[:50]) < 40

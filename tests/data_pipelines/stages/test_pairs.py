@@ -1,7 +1,6 @@
 """Pairs against google-research/bert's known answers, with its masking drawn here from the same generator."""
 
 import collections
-import itertools
 import random
 
 import pytest
@@ -28,10 +27,7 @@ def numbered(documents):
 
 
 @given(
-    documents=DOCUMENTS,
-    length=st.integers(SHORTEST, 64),
-    seed=st.integers(0, 1000),
-    short=st.floats(0, 1),
+    documents=DOCUMENTS, length=st.integers(SHORTEST, 64), seed=st.integers(0, 1000), short=st.floats(0, 1)
 )
 @settings(deadline=None, max_examples=30)
 def test_pairs_are_runs_of_their_documents(documents, length, seed, short):
@@ -70,10 +66,7 @@ def test_random_next_is_from_another_document_and_more_than_half():
 
 
 @given(
-    documents=DOCUMENTS,
-    length=st.integers(SHORTEST, 64),
-    seed=st.integers(0, 1000),
-    short=st.floats(0, 1),
+    documents=DOCUMENTS, length=st.integers(SHORTEST, 64), seed=st.integers(0, 1000), short=st.floats(0, 1)
 )
 @settings(deadline=None, max_examples=30)
 def test_sentence_order_pairs_are_neighbors(documents, length, seed, short):
@@ -98,10 +91,7 @@ def test_half_of_the_pairs_are_swapped():
 
 
 @given(
-    documents=DOCUMENTS,
-    length=st.integers(SHORTEST, 64),
-    seed=st.integers(0, 1000),
-    short=st.floats(0, 1),
+    documents=DOCUMENTS, length=st.integers(SHORTEST, 64), seed=st.integers(0, 1000), short=st.floats(0, 1)
 )
 @settings(deadline=None, max_examples=30)
 def test_single_segments_lose_nothing_and_stay_in_their_document(documents, length, seed, short):
@@ -111,18 +101,6 @@ def test_single_segments_lose_nothing_and_stay_in_their_document(documents, leng
     assert all(len({token[0] for token in pair.first}) == 1 for pair in made)
     tokens = [token for pair in made for token in pair.first]
     assert tokens == [token for document in documents for sentence in document for token in sentence]
-
-
-@given(documents=DOCUMENTS, length=st.integers(SHORTEST, 64))
-@settings(deadline=None, max_examples=30)
-def test_segments_that_are_never_shortened_take_every_sentence_that_fits(documents, length):
-    """RoBERTa's DOC-SENTENCES."""
-    documents, room = numbered(documents), length - 2
-    made = [pair.first for pair in pairs.make_pairs(documents, length, random.Random(0), 0.0, nsp="none")]
-    sizes = {sentence[0]: len(sentence) for document in documents for sentence in map(list, document)}
-    for segment, following in itertools.pairwise(made):
-        if segment[0][0] == following[0][0]:  # of one document
-            assert len(segment) + min(sizes.get(following[0], room), room) > room
 
 
 @given(documents=DOCUMENTS, length=st.integers(SHORTEST, 64))
