@@ -242,7 +242,7 @@ def try_all(subject, count):
     [
         (Records, 60),
         (Checkpoints, 12),
-        (Best, 500),
+        (Best, 200),
         pytest.param(Runs, 30, marks=pytest.mark.long),
     ],
 )
