@@ -112,7 +112,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         _check_no_changes(flags)
     command = command_line("convert", flags)
     options: dict[str, Any] = {}
-    if "card" in target.write_options:
+    if to_huggingface:
         options["card"] = lambda model: model_card.make(model, flags.input, command)
     conversion.convert(
         flags.input,

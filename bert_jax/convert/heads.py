@@ -15,30 +15,29 @@ class Head(NamedTuple):
     Attributes:
         suffix: the end of the names of transformers' classes, which begin with the family: `Bert` +
             `ForMaskedLM`.
-        auto_class: the class of transformers that loads the head of any family.
         pipeline: the hub's name for the task of the model; "" if it has none.
         labeled: whether each output has a name, which config.json stores.
     """
 
     suffix: str
-    auto_class: str
     pipeline: str = ""
     labeled: bool = False
 
+    @property
+    def auto_class(self) -> str:
+        """The class of transformers that loads the head of any family."""
+        return f"AutoModel{self.suffix.removeprefix('Model')}"
+
 
 HEADS: dict[str, Head] = {
-    "none": Head("Model", "AutoModel", "feature-extraction"),
-    "pretraining": Head("ForPreTraining", "AutoModelForPreTraining", "fill-mask"),
-    "masked_lm": Head("ForMaskedLM", "AutoModelForMaskedLM", "fill-mask"),
-    "replaced_tokens": Head("ForPreTraining", "AutoModelForPreTraining"),
-    "sequence_classification": Head(
-        "ForSequenceClassification", "AutoModelForSequenceClassification", "text-classification", True
-    ),
-    "token_classification": Head(
-        "ForTokenClassification", "AutoModelForTokenClassification", "token-classification", True
-    ),
-    "multiple_choice": Head("ForMultipleChoice", "AutoModelForMultipleChoice"),
-    "question_answering": Head("ForQuestionAnswering", "AutoModelForQuestionAnswering", "question-answering"),
+    "none": Head("Model", "feature-extraction"),
+    "pretraining": Head("ForPreTraining", "fill-mask"),
+    "masked_lm": Head("ForMaskedLM", "fill-mask"),
+    "replaced_tokens": Head("ForPreTraining"),
+    "sequence_classification": Head("ForSequenceClassification", "text-classification", True),
+    "token_classification": Head("ForTokenClassification", "token-classification", True),
+    "multiple_choice": Head("ForMultipleChoice"),
+    "question_answering": Head("ForQuestionAnswering", "question-answering"),
 }
 
 # Heads from pre-training. They have no classes, so a model that has their parameters can be reduced to them.

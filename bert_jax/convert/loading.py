@@ -20,6 +20,7 @@ from bert_jax.objectives.embedding.denoising import DECODER
 from bert_jax.objectives.replaced_tokens import GENERATOR
 from bert_jax.tokenization import Tokenizer
 
+_EXPECTED = "a work directory or step of bert-jax, a Hugging Face or PEFT folder, or a TF1 prefix"
 _HUB_NAME = re.compile(r"([\w.-]+/)?\w[\w.-]*")
 
 
@@ -30,14 +31,14 @@ def detect(path: files.PathLike) -> formats.Format:
         UserError: `path` is not a path, does not exist, or is not a checkpoint.
     """
     if not (isinstance(path, str | os.PathLike) and os.fspath(path)):
-        raise UserError(f"path is {path!r:.60}: expected {formats.examples()}")
+        raise UserError(f"path is {path!r:.60}: expected {_EXPECTED}")
     if (kind := formats.find(path)) is not None:
         return kind
     exists, hint, text = files.exists(path), "", os.fspath(path)
     if not exists and _HUB_NAME.fullmatch(text) and not files.exists(os.path.dirname(text) or text):
         hint = f"; if it is a name on the Hugging Face hub: hf download {text} --local-dir {text}"
     what = "it is no checkpoint" if exists else "no such directory or prefix"
-    raise UserError(f"{path}: {what}; expected {formats.examples()}{hint}")
+    raise UserError(f"{path}: {what}; expected {_EXPECTED}{hint}")
 
 
 def load_architecture(path: files.PathLike) -> tuple[EncoderConfig, Tokenizer]:

@@ -103,14 +103,6 @@ class PairScores:
     activation: str = ""
     max_seq_length: int = 0
 
-    def length(self, positions: int) -> int:
-        """Returns the number of tokens at which pairs are cut in a model with this number of positions."""
-        return min(self.max_seq_length or positions, positions)
-
-    def fields(self) -> dict[str, Any]:
-        """Returns the fields of config.json that every version since 4 reads."""
-        return {_BEFORE_6: {"activation_fn": self.activation}} if self.activation else {}
-
 
 def unit_length(vectors: np.ndarray) -> np.ndarray:
     """Returns vectors [..., H] scaled to length 1, as `normalize` asks for; a vector of zeros stays."""

@@ -32,10 +32,4 @@ def find(path: files.PathLike) -> Format | None:
     return next((each for each in FORMATS.values() if each.detect(path)), None)
 
 
-def examples() -> str:
-    """Returns a list of what a checkpoint may be, for messages."""
-    *most, last = [each.example for each in FORMATS.values()]
-    return f"{', '.join(most)}, or {last}"
-
-
-__all__ = ["FORMATS", "Format", "examples", "find", "get"]
+__all__ = ["FORMATS", "Format", "find", "get"]

@@ -25,15 +25,11 @@ class Format(abc.ABC):
     Attributes:
         name: the value for `--to`.
         title: how `bert-jax inspect` describes such a path, such as "TF1 checkpoint".
-        example: the same with an article, for messages, such as "a Hugging Face folder".
-        write_options: the names of further arguments of `write`.
         takes_changes: whether a model may be changed before it is written.
     """
 
     name: str
     title: str
-    example: str
-    write_options: tuple[str, ...] = ()
     takes_changes: bool = True
 
     @abc.abstractmethod
@@ -64,15 +60,11 @@ class Format(abc.ABC):
 
     @abc.abstractmethod
     def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
-        """Writes a model into a local directory that is empty; `options` are named in `write_options`.
+        """Writes a model into a local directory that is empty.
 
         Raises:
             UserError: the format cannot represent this model.
         """
-
-    def check_installed(self) -> None:
-        """Raises a UserError if a package that reading and writing require is missing."""
-        return  # most formats need no package of their own
 
     def may_be_replaced(self, path: files.PathLike) -> bool:
         """True if a conversion may overwrite the checkpoint at a path that `detect` accepts."""

@@ -37,8 +37,6 @@ class HuggingFace(Format):
 
     name = HUGGINGFACE
     title = "Hugging Face folder"
-    example = "a Hugging Face folder"
-    write_options = ("card", "max_shard_bytes")
 
     def detect(self, path: files.PathLike) -> bool:
         """True for a directory with weights or with a config.json of transformers.

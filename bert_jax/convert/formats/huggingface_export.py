@@ -94,7 +94,8 @@ def _config(model: Model) -> dict[str, Any]:
     is_classifier = model.head == "sequence_classification"
     if is_classifier:
         fields |= {"problem_type": model.problem_type} if model.problem_type else {}
-        fields |= model.scores.fields()
+        if model.scores.activation:  # read by sentence-transformers since version 4
+            fields["sentence_transformers"] = {"activation_fn": model.scores.activation}
     if is_classifier and not model.labels and (classes == 1 or model.problem_type == "regression"):
         fields["num_labels"] = classes  # transformers assumes 2 if there are no labels
     elif classes and HEADS[model.head].labeled:
@@ -134,7 +135,7 @@ def _save(tensors: dict[str, np.ndarray], path: str) -> None:
 def _text_length(model: Model) -> int:
     positions = model.config.max_seq_length
     if model.head == "sequence_classification":
-        return model.scores.length(positions)
+        return min(model.scores.max_seq_length or positions, positions)
     return (model.sentence.max_seq_length if model.sentence else 0) or positions
 
 

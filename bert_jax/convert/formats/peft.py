@@ -62,7 +62,6 @@ class Peft(Format):
 
     name = "peft"
     title = "PEFT folder"
-    example = "a PEFT folder"
     takes_changes = False  # the updates belong to the base model as it is
 
     def detect(self, path: files.PathLike) -> bool:

@@ -60,7 +60,6 @@ class TensorFlow1(Format):
 
     name = TENSORFLOW
     title = "TF1 checkpoint"
-    example = "the prefix of a TF1 checkpoint"
 
     def detect(self, path: files.PathLike) -> bool:
         """True for the prefix of a checkpoint, or a directory that contains one."""
@@ -132,10 +131,6 @@ class TensorFlow1(Format):
         if model.tokenizer is not None:
             name = tokenization.KINDS[model.tokenizer.kind].released[0]
             atomic.copy_file(model.tokenizer.path, os.path.join(folder, name))
-
-    def check_installed(self) -> None:
-        """Raises UserError if TensorFlow is not installed."""
-        tensorflow()
 
 
 FORMAT = TensorFlow1()

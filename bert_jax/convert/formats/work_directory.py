@@ -43,7 +43,6 @@ class WorkDirectory(Format):
 
     name = "bert_jax"
     title = "work directory"
-    example = "a work directory of bert-jax or one of its checkpoints"
 
     def detect(self, path: files.PathLike) -> bool:
         """True for a work directory and the paths in it."""
