@@ -1,6 +1,5 @@
 """Rows from a stream: how lines become examples, and a model that answers them as they come."""
 
-import dataclasses
 import io
 import json
 import os
@@ -158,38 +157,6 @@ def test_answers_come_before_the_stream_ends_and_nothing_is_compiled_for_them(ru
             server.join()
     listening = False
     assert not compiled
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("warm", [False, True])
-def test_few_rows_make_a_small_batch(run_of, warm):
-    model, devices = predictor.Predictor(str(run_of("classification")), batch_size=20 * 8), jax.device_count()
-    if warm:
-        told = []
-        assert model.warm_up(lambda *done: told.append(done)) == 4
-        assert told == [(done, 4) for done in range(5)]
-    sizes, predict = [], model._predict
-    model._predict = lambda params, batch: sizes.append(batch["input_ids"].shape[0]) or predict(params, batch)
-    for rows in (1, devices + 1, 4 * devices + 1, 20 * devices, 20 * devices + 1):
-        assert len(model.predict_rows(["the cat"] * rows)) == rows
-    assert [size // devices for size in sizes] == [1, 4, 16, 20, 20, 20]
-
-
-@pytest.mark.long
-def test_many_short_rows_share_rows_of_one_shape(run_of):
-    model, shapes = predictor.Predictor(str(run_of("classification"))), []
-    predict = model._predict
-    model._predict = lambda params, batch: shapes.append(batch["input_ids"].shape) or predict(params, batch)
-    given = ["a dog is big " * 9, *["the cat"] * 999, *["a dog", "is"] * 500]
-    packed = model.predict_rows(given)
-    assert set(shapes) == {(8 * jax.device_count(), 128)}
-    model.task.config = dataclasses.replace(model.task.config, pack=False)
-    shapes.clear()
-    padded = model.predict_rows(given)
-    assert {size for size, _ in shapes} == {model.batch_size}
-    for one, other in zip(packed, padded, strict=True):
-        assert one["prediction"] == other["prediction"]
-        np.testing.assert_allclose(*(list(x["probabilities"].values()) for x in (one, other)), atol=2e-6)
 
 
 class _Broken(io.BytesIO):

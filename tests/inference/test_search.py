@@ -18,7 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.inference import embedding, search
 from bert_jax.inference.predictor import Predictor
 from bert_jax.inference.search import Reranker, mine, nearest
-from bert_jax.inference.text_files import Document, read_documents
+from bert_jax.inference.text_files import Document
 
 QUERIES = np.eye(8, dtype=np.float32)
 ENTAILMENT = ("entailment", "not_entailment")
@@ -75,21 +75,6 @@ def test_an_open_index_is_searched_as_it_was_while_it_is_made_anew(tmp_path, gra
     for index, begin, most in ((opened, "old", 8), (new, "new and longer", 5)):
         for number, (first, *_) in enumerate(index.search(QUERIES[:most], 3)):
             assert first.document.text == f"{begin} {number:02}" and first.score > 0.99
-
-
-def test_what_is_appended_to_the_corpus_meanwhile_is_not_counted_as_indexed(tmp_path):
-    path = tmp_path / "corpus.txt"
-    path.write_text("text 00\ntext 01\n")
-
-    class Slow(Embedder):
-        def stream(self, texts, progress, prefix=""):
-            texts = list(texts)
-            with path.open("a") as file:
-                file.write("text 02\n")
-            return super().stream(texts, progress)
-
-    index = make(tmp_path / "index", read_documents(str(path)), corpus=str(path), embedder=Slow)
-    assert len(index) == 2 and index.settings["digests"]["corpus"] != search.corpus_digest(str(path))
 
 
 @pytest.fixture(scope="module")
