@@ -1,8 +1,8 @@
 """ONNX: the graph of a model in float32, and ONNX Runtime to run it.
 
 The graph has the structure of the Flax modules in `bert_jax.models`, and the names of inputs and outputs that
-transformers' exports have. Rows may be padded on the right; `attention_mask` is 0 there. (jax2onnx 0.17, which
-could make the graph, requires orbax-checkpoint before 0.11.37, and bert_jax 0.12.)
+transformers' exports have. Rows may be padded on the right; `attention_mask` is 0 there. (jax2onnx 0.17 could
+make the graph, but requires orbax-checkpoint before 0.11.37, and bert_jax requires 0.12.)
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import numpy as np
 from bert_jax import convert
 from bert_jax.convert import Model
 from bert_jax.errors import UserError
-from bert_jax.inference.engine import Engine, Row, Text, text_rows, tokenizer_of, with_masked_lm
+from bert_jax.inference.engine import Engine, Row, text_rows, tokenizer_of, with_masked_lm
 from bert_jax.io import files, progress
 from bert_jax.kernels import platform
 from bert_jax.models import Encoder
@@ -50,18 +50,26 @@ def most_likely(tokenizer: Tokenizer, probabilities: np.ndarray, top: int) -> li
     return [Candidate(tokenizer.spelling(i), float(probabilities[i])) for i in order]
 
 
-def mask_positions(rows: Sequence[Row], mask_id: int, size: int) -> np.ndarray:
-    """Returns the positions of the masks of each row: int32 [size, P], P a power of two, for few shapes."""
-    masks = [masks_of(row, mask_id) for row in rows]
-    positions = np.zeros((size, 1 << (max(map(len, masks)) - 1).bit_length()), np.int32)
-    for i, places in enumerate(masks):
-        positions[i, : len(places)] = places
-    return positions
+def masked_lm_engine(
+    model: Model,
+    config: EncoderConfig,
+    of_logits: Callable[..., jax.Array],
+    **options: Any,
+) -> Engine:
+    """Returns an engine that computes `of_logits`(logits float32 [B, P, V], batch) of a masked LM.
 
+    The batch has int32 `positions` [B, P]. `options` are those of `Engine`.
+    """
+    structure = dict(types=tokenizer_of(model).layout.types, head=model.family.masked_lm)
 
-def masks_of(row: Row, mask_id: int) -> np.ndarray:
-    """Returns the positions of the masks of a row: int64 [masks]."""
-    return np.flatnonzero(row.token_ids == mask_id)
+    @functools.partial(jax.jit, static_argnames="config")
+    def compute(params, batch, config):
+        lengths, positions = batch["lengths"][:, None], batch["positions"]
+        logits = logits_at(params, batch["input_ids"], lengths, positions, config=config, **structure)
+        return of_logits(logits, batch)
+
+    limit = model.config.max_seq_length
+    return Engine(model, config, ("encoder", "mlm"), compute, max_seq_length=limit, **options)
 
 
 class MaskFiller:
@@ -102,20 +110,10 @@ class MaskFiller:
         self.mask = self.tokenizer.special_tokens["mask"]
         self._limit = model.config.max_seq_length
         config = model.config.for_inference(platform.target(), dtype)
-        options = dict(types=self.tokenizer.layout.types, head=model.family.masked_lm)
-
-        @functools.partial(jax.jit, static_argnames="config")
-        def compute(params, batch, config):
-            lengths, positions = batch["lengths"][:, None], batch["positions"]
-            logits = logits_at(params, batch["input_ids"], lengths, positions, config=config, **options)
-            return jax.nn.softmax(logits, axis=-1)
-
-        self._engine = Engine(
+        self._engine = masked_lm_engine(
             model,
             config,
-            ("encoder", "mlm"),
-            compute,
-            max_seq_length=self._limit,
+            lambda logits, batch: jax.nn.softmax(logits, axis=-1),
             batch_tokens=_BATCH_TOKENS,
             shared_with=shared_with,
             log=log,
@@ -129,12 +127,15 @@ class MaskFiller:
         """
         rows = list(text_rows(self.tokenizer, texts, self._limit, special=(self.mask,)))
         for text, row in zip(texts, rows, strict=True):
-            if problem := problem_of(text, row, self.mask, self._limit):
-                raise UserError(problem)
+            if not isinstance(text, str) or self.mask not in text or row.cut:
+                raise UserError(
+                    f"{text!r:.60}: expected a text with {self.mask} for each word to fill in, and at "
+                    f"most {self._limit} tokens"
+                )
         candidates: dict[int, list[list[Candidate]]] = {}
         for numbers, outputs in self._engine.outputs(rows, total=len(rows), arrays=self._positions):
             for i, output in zip(numbers, outputs, strict=True):
-                masks = len(masks_of(rows[i], self.tokenizer.mask_id))
+                masks = np.sum(rows[i].token_ids == self.tokenizer.mask_id)
                 candidates[i] = [most_likely(self.tokenizer, output[j], top) for j in range(masks)]
         return [candidates[i] for i in range(len(rows))]
 
@@ -145,16 +146,12 @@ class MaskFiller:
         )
 
     def _positions(self, rows: list[Row], size: int) -> dict[str, np.ndarray]:
-        return {"positions": mask_positions(rows, self.tokenizer.mask_id, size)}
-
-
-def problem_of(text: Text, row: Row, mask: str, limit: int) -> str:
-    """Returns the reason why the masks of a text cannot be filled, or ""; `row` has its tokens."""
-    if not isinstance(text, str) or mask not in text:
-        return f"{text!r:.60}: expected a single text with {mask} where a word should be filled in"
-    if row.cut:
-        return f"{text!r:.60} has more tokens than the {limit} positions of the model; shorten it"
-    return ""
+        masks = [np.flatnonzero(row.token_ids == self.tokenizer.mask_id) for row in rows]
+        # A power of two, for few shapes.
+        positions = np.zeros((size, 1 << (max(map(len, masks)) - 1).bit_length()), np.int32)
+        for i, places in enumerate(masks):
+            positions[i, : len(places)] = places
+        return {"positions": positions}
 
 
 def logits_at(

@@ -9,7 +9,6 @@ causal model is scored by the log-likelihood.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -20,8 +19,8 @@ import numpy as np
 
 from bert_jax import convert
 from bert_jax.errors import UserError
-from bert_jax.inference.engine import Engine, Row, text_rows, tokenizer_of, with_masked_lm
-from bert_jax.inference.fill_mask import logits_at
+from bert_jax.inference.engine import Row, text_rows, tokenizer_of, with_masked_lm
+from bert_jax.inference.fill_mask import masked_lm_engine
 from bert_jax.io import files
 from bert_jax.kernels import platform
 from bert_jax.tasks import table
@@ -69,26 +68,15 @@ class SentenceScorer:
         self.source, self._limit = model.source, model.config.max_seq_length
         self._tokenizer = tokenizer_of(model)
         config = model.config.for_inference(platform.target(), dtype)
-        options = dict(types=self._tokenizer.layout.types, head=model.family.masked_lm)
 
-        @functools.partial(jax.jit, static_argnames="config")
-        def compute(params, batch, config):
-            lengths, positions = batch["lengths"][:, None], batch["positions"]
-            logits = logits_at(params, batch["input_ids"], lengths, positions, config=config, **options)
+        def likelihoods(logits, batch):
             chosen = jnp.take_along_axis(logits, batch["labels"][..., None], axis=-1)[..., 0]
             scores = chosen - jax.nn.logsumexp(logits, axis=-1)
             return jnp.sum(jnp.where(batch["predicted"], scores, 0.0), axis=-1)
 
         self._predictions = self._next if config.causal else self._masked
-        self.engine = Engine(
-            model,
-            config,
-            ("encoder", "mlm"),
-            compute,
-            max_seq_length=self._limit,
-            batch_tokens=_CAUSAL_TOKENS if config.causal else 0,
-            log=log,
-        )
+        tokens = _CAUSAL_TOKENS if config.causal else 0
+        self.engine = masked_lm_engine(model, config, likelihoods, batch_tokens=tokens, log=log)
 
     def __call__(
         self, sentences: Sequence[str], on_done: Callable[[int], None] = lambda done: None
