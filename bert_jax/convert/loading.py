@@ -91,7 +91,7 @@ def adopt_architecture(
 
 
 def describe_architecture(path: files.PathLike, fields: Mapping[str, Any]) -> str:
-    """Returns a line of the log with the sizes of the architecture that `adopt_architecture` returned."""
+    """Returns a line with the sizes of the architecture that `adopt_architecture` returned."""
     sizes = ", ".join(f"{name} {fields[name]:,}" for name in SIZE_FIELDS)
     return f"architecture of {os.fspath(path)}: {sizes}"
 
@@ -100,8 +100,7 @@ def load(path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] =
     """Loads a complete model into the host's memory.
 
     Args:
-        path: a work directory or one of its steps, a Hugging Face folder, a TF1 prefix or its directory, or
-            anything that another registered format detects.
+        path: a work directory or one of its steps, a Hugging Face or PEFT folder, or a TF1 prefix.
         ignore: a regular expression; unknown tensors are skipped if it matches their full names.
         log: called with one line of text for each notice.
 

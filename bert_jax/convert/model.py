@@ -199,10 +199,7 @@ class Model:
         return self.family.module(self.config, groups, self.head, self.classes)
 
     def replace(self, **changes: Any) -> Model:
-        """Returns the model with some fields replaced; the result is validated again.
-
-        With other parameters or another architecture it has no generator, which does not follow the change.
-        """
+        """Returns the model with some fields replaced, without the generator if those change the network."""
         if changes.keys() & {"params", "config"}:
             changes = {"generator": None} | changes
         return dataclasses.replace(self, **changes)

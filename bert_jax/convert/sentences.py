@@ -163,8 +163,7 @@ def read(folder: str, positions: int, tokenizer: Tokenizer | None = None) -> Sen
 def read_length(folder: str, positions: int) -> int:
     """Returns the number of tokens at which texts are cut, at most `positions`; 0 if the folder has none.
 
-    It is `max_seq_length` of the settings, else `model_max_length` of the tokenizer, where version 6 of
-    sentence-transformers keeps the length.
+    It is `max_seq_length` of the settings, else `model_max_length` of the tokenizer, as in version 6.
     """
     encoder = encoder_folder(folder)
     length = _read_first(encoder, _SETTINGS_FILES, _SETTINGS).get("max_seq_length")
