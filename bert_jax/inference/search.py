@@ -44,6 +44,7 @@ _SCHEMA = {
 _VERSION = 2
 _CHUNK = 1 << 16  # vectors that are compared at a time
 _SCORES = 1 << 24  # inner products in memory at a time, about
+_PART = 1 << 26  # bytes of texts in memory at a time
 _ANCHORS = 512  # anchors whose negatives are searched for at a time
 
 
@@ -142,7 +143,9 @@ class Index:
         self.settings = json_files.unsealed(content, path)
         self.vectors = self._read(VECTORS, functools.partial(np.load, mmap_mode="r"))
         self._texts = self._read(TEXTS, functools.partial(np.memmap, mode="r"))
-        self._ends = np.flatnonzero(self._texts == ord("\n")) + 1
+        parts = range(0, len(self._texts), _PART)
+        ends = (np.flatnonzero(self._texts[i : i + _PART] == ord("\n")) + i + 1 for i in parts)
+        self._ends = np.concatenate([*ends])
         self._graph: Any = None
         if approximate:
             self._graph = self._read(GRAPH, functools.partial(usearch.Index.restore, view=True))
