@@ -84,7 +84,8 @@ def test_shares_are_those_of_the_exponent(options, tokens):
     weights = {name: manifest["languages"][name]["tokens"] ** 0.7 for name in SIZES}
     for name in SIZES:
         share = weights[name] / sum(weights.values())
-        assert written[name] / written.total() == pytest.approx(share, rel=0.1)
+        # Of the smallest, two of eight documents are held out.
+        assert written[name] / written.total() == pytest.approx(share, rel=0.1, abs=0.003)
         assert manifest["languages"][name]["share"] == written[name] / written.total()
         # Every document that is not held out is there, some of them once more than the others.
         times = [names[word] for word in names if word.startswith(name)]
