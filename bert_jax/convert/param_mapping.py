@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_jax.models.assembled import Parameter
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.layer_slices import layer_slices
+from bert_jax.models.parameters import layer_slices
 
 HUGGINGFACE, TENSORFLOW = "huggingface", "tensorflow"
 GENERATOR = "tensorflow_generator"  # names of a second network in the same TF1 checkpoint (ELECTRA)

@@ -13,7 +13,7 @@ from bert_jax.estimate.timing import ATTENTION_BACKWARD, ATTENTION_FORWARD
 from bert_jax.estimate.tpus import Slices
 from bert_jax.io.wording import counted
 from bert_jax.kernels.attention import kernel_keys
-from bert_jax.models.layer_slices import layer_slices
+from bert_jax.models.parameters import layer_slices
 from bert_jax.parallel import sharding
 from bert_jax.parallel.device_memory import DoesNotFit
 from bert_jax.training import flops

@@ -16,9 +16,9 @@ import numpy as np
 
 from bert_jax.convert import Model
 from bert_jax.errors import UserError, optional_imports
-from bert_jax.models import layer_slices, positions
+from bert_jax.models import positions
 from bert_jax.models.heads.structures import LEAST_LENGTH
-from bert_jax.models.layer_slices import LayerSlice
+from bert_jax.models.parameters import LayerSlice, scans
 
 with optional_imports("onnx"):
     import onnx
@@ -217,7 +217,7 @@ class ModelGraph:
         mask = self._padding()
         biases: dict[int, list[Value]] = {}
         tables: dict[float, tuple[Value, Value]] = {}
-        for slices in layer_slices.scans(config):
+        for slices in scans(config):
             for repeat in range(len(slices[0].numbers)):
                 for spec in slices:
                     if spec.window not in biases:

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 
 from bert_jax.kernels import dispatch, platform
 from bert_jax.kernels.attention import adds_biases, attention, prepare
-from bert_jax.models import intermediates, layer_slices, positions
+from bert_jax.models import intermediates, positions
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.embeddings import Embeddings
-from bert_jax.models.layer_slices import LayerSlice
 from bert_jax.models.layers import ACTIVATIONS, Module, gather_positions, identity
+from bert_jax.models.parameters import LayerSlice, scans
 
 
 class CrossAttention(Module):
@@ -213,7 +213,7 @@ class Layers(Module):
         config = self.config
         execution = config.execution
         results = []
-        for slices in layer_slices.scans(config):
+        for slices in scans(config):
             repeats = len(slices[0].numbers)
             body = _ScannedLayers
             unroll = execution.scan_unroll or self._block(repeats, len(slices), deterministic)

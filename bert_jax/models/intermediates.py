@@ -12,7 +12,7 @@ import flax.linen as nn
 import jax
 
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.layer_slices import layer_slices
+from bert_jax.models.parameters import layer_slices
 
 EMBEDDINGS = "embedding_states"  # [B, L, H], what the first layer reads
 LAYERS = "layer_states"  # [B, L, H], the output of each layer

@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_jax.kernels import attention
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.layer_slices import layer_slices
+from bert_jax.models.parameters import layer_slices
 
 Angles = dict[float, attention.Angles]  # by theta
 

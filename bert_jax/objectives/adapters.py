@@ -25,8 +25,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.layer_slices import LayerSlice
-from bert_jax.models.parameters import LAYERS, is_box, parameter_shapes, parameter_slices
+from bert_jax.models.parameters import LAYERS, LayerSlice, is_box, parameter_shapes, parameter_slices
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs, encoder_config
 
 PARAMS = "params"  # the name of the model's frozen parameters in the tree that `PartlyFrozen.frozen` returns

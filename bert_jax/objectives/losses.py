@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from bert_jax.kernels import late_logits
-from bert_jax.kernels.late_logits import LateLogits
+from bert_jax.kernels import tied_table
+from bert_jax.kernels.tied_table import LateLogits
 
 Pair = tuple[jax.Array, jax.Array]
 
@@ -75,7 +75,7 @@ def of_tokens(logits: jax.Array | LateLogits, labels: jax.Array, weights: jax.Ar
     if not isinstance(logits, LateLogits):
         return cross_entropy(logits, labels, weights), accuracy(logits, labels, weights)
     total = jnp.sum(weights)
-    loss, hits = late_logits.cross_entropy(logits, labels, weights)
+    loss, hits = tied_table.cross_entropy(logits, labels, weights)
     return (loss, total), (hits, total)
 
 

@@ -17,7 +17,7 @@ from bert_jax.kernels import dispatch, matmul, platform
 from bert_jax.models import parameters
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import LSTM, TOKEN_VECTORS
-from bert_jax.models.layer_slices import layer_slices
+from bert_jax.models.parameters import layer_slices
 from bert_jax.objectives.adapters import PartlyFrozen, encoder_config
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.baselines import ClassificationAndLM

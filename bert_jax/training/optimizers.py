@@ -28,8 +28,7 @@ import optax.contrib
 
 from bert_jax.errors import UserError
 from bert_jax.io.wording import did_you_mean, first_line
-from bert_jax.models.layer_slices import LayerSlice
-from bert_jax.models.parameters import name_of
+from bert_jax.models.parameters import LayerSlice, name_of
 from bert_jax.objectives.adapters import PartlyFrozen, encoder_config, stacked_parameters
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding

@@ -6,8 +6,8 @@ Dropout is on hidden states alone, which saves the attention kernel a product fo
 unrolled, which costs minutes of compilation once and saves copies of stacked activations in every step.
 
 Estimate, nothing measured (`bert-jax estimate --config=pretrain/base_v5e --topology=v5e:2x4`):
-6.21 of 16 GiB a chip; a step of 83 ms, 65 of them computation by the compiler's cycles, 16 Pallas kernels, 2
-all-reduces that do not overlap with computation; 3,079 full rows per second, 59% MFU; 23 hours for the
+6.22 of 16 GiB a chip; a step of 87 ms, 73 of them computation by the compiler's cycles, 12 Pallas kernels, 2
+all-reduces that do not overlap with computation; 2,947 full rows per second, 56% MFU; 24 hours for the
 million steps.
 """
 

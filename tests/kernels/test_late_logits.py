@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.models import packed_batch, tiny_task
 
-from bert_jax.kernels import late_logits, tied_table
-from bert_jax.kernels.late_logits import LateLogits
+from bert_jax.kernels import tied_table
+from bert_jax.kernels.tied_table import LateLogits
 from bert_jax.objectives import losses
 from bert_jax.objectives.causal_lm import CausalLM
 
@@ -49,7 +49,7 @@ def gradients(function, arguments, which=(0, 1, 2)):
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 99))
 def test_losses_accuracies_and_gradients_are_those_of_all_logits(rows, positions, seed):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(late_logits, "_ROWS", 8)  # one to ten chunks; the last one is filled up
+        patch.setattr(tied_table, "_ROWS", 8)  # one to ten chunks; the last one is filled up
         arguments = example(rows, positions, seed)
         expected = gradients(whole, arguments)
         jax.tree.map(
@@ -75,11 +75,11 @@ def test_pre_training_uses_chunks_and_has_the_same_loss(causal, monkeypatch):
         return sum(total for total, _ in pairs.values()), metrics
 
     (expected, metrics), exact = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
-    monkeypatch.setattr(late_logits, "_ROWS", 4)
+    monkeypatch.setattr(tied_table, "_ROWS", 4)
     jax.clear_caches()
     calls = []
-    original = late_logits.cross_entropy
-    monkeypatch.setattr(late_logits, "cross_entropy", lambda *all: calls.append(1) or original(*all))
+    original = tied_table.cross_entropy
+    monkeypatch.setattr(tied_table, "cross_entropy", lambda *all: calls.append(1) or original(*all))
     (found, again), close = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
     assert calls and float(found) == pytest.approx(float(expected), rel=1e-6)
     for pair, other in zip(jax.tree.leaves((close, again)), jax.tree.leaves((exact, metrics)), strict=True):

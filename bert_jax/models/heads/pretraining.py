@@ -5,7 +5,7 @@ from __future__ import annotations
 import flax.linen as nn
 
 from bert_jax.kernels import tied_table
-from bert_jax.kernels.late_logits import LateLogits, number_of_chunks
+from bert_jax.kernels.tied_table import LateLogits, number_of_chunks
 from bert_jax.models.encoder import Encoder, Pooler
 from bert_jax.models.heads.classification import ClassificationModel
 from bert_jax.models.heads.structures import MASKED_LM, MaskedLMHead
