@@ -251,15 +251,15 @@ def with_auto_accumulation(
     def in_parts(parts: int) -> TrainStep:
         return make(dataclasses.replace(config, accumulate_steps=parts))
 
-    def attempt(parts: int) -> auto_accumulation.CompileResult[TrainStep]:
-        step = in_parts(parts)
+    steps: dict[int, TrainStep] = {}
+
+    def needed_by(parts: int) -> float:
+        steps[parts] = in_parts(parts)
         log(f"compiling with accumulate_steps={parts}")
-        found = step.compile(config.batch_size)
-        if isinstance(found, DoesNotFit):
-            return auto_accumulation.CompileResult(parts, found.needed, None)
-        return auto_accumulation.CompileResult(parts, found.memory["total"], step)
+        found = steps[parts].compile(config.batch_size)
+        return found.needed if isinstance(found, DoesNotFit) else found.memory["total"]
 
     whole = in_parts(1)
     candidates = auto_accumulation.divisors(config.batch_sizes.values, whole.mesh)
-    found = auto_accumulation.search(candidates, attempt, whole.argument_bytes(config.batch_size), limit)
-    return found.program or in_parts(found.microbatches)
+    fixed = whole.argument_bytes(config.batch_size)
+    return steps[auto_accumulation.search(candidates, needed_by, fixed, limit)[0]]

@@ -134,7 +134,7 @@ def _open(config, directory, log, explicit, command_line, memory_limit, cleanup)
         divided = dataclasses.replace(config, accumulate_steps=count)
         return TrainingBatches(divided, task, data["train"], mesh, costs, row_length)
 
-    chosen, programs = auto_accumulation.choose(
+    chosen = auto_accumulation.choose(
         config, objective, workdir, lambda count: in_microbatches(count).largest(), log, limit=memory_limit
     )
     training_batches = in_microbatches(chosen.accumulate_steps)
@@ -152,7 +152,6 @@ def _open(config, directory, log, explicit, command_line, memory_limit, cleanup)
         flops_per_step=training_batches.flops_per_step(),
         writer=writer,
         initial_params=_initial_params(config, objective, task.objective(), workdir, log),
-        programs=programs,
     )
 
 

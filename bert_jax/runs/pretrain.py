@@ -142,7 +142,7 @@ def _open(config, workdir, explicit, allow_changes, evaluators, log, memory_limi
     if config.resume_from and not held.has_steps:
         theirs = convert.load_architecture(config.resume_from)[1]
         vocabularies.check("resume_from", config.resume_from, theirs, data.tokenizer)
-    config, programs = auto_accumulation.choose(
+    config = auto_accumulation.choose(
         config,
         objective,
         held,
@@ -160,7 +160,6 @@ def _open(config, workdir, explicit, allow_changes, evaluators, log, memory_limi
         flops_per_step=_flops_per_step(config, objective, task, data),
         writer=writer,
         initial_params=_initial_params(config, objective, held, log),
-        programs=programs,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -17,33 +17,13 @@ from bert_jax.objectives.adapters import encoder_config
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import device_memory, sharding
 from bert_jax.settings.run_config import RunConfig
-from bert_jax.training.step import Program, Programs, TrainSetup, lower_and_compile, shape_key
+from bert_jax.training.step import TrainSetup, lower_and_compile
 from bert_jax.workdir.run_directory import WorkDir
 
 FIELD = "accumulate_steps"
 _GIB = 2.0**30
 
-Result = TypeVar("Result")
 Config = TypeVar("Config", bound=RunConfig)
-
-
-@dataclasses.dataclass(frozen=True)
-class CompileResult(Generic[Result]):
-    """The memory that a number of microbatches needs.
-
-    Attributes:
-        microbatches: their number.
-        needed: bytes on each device; None if the compiler refuses the program without a figure.
-        program: the compiled program; None if the compiler refuses it.
-    """
-
-    microbatches: int
-    needed: float | None
-    program: Result | None
-
-    def fits(self, limit: float) -> bool:
-        """Whether the program fits into `limit` bytes."""
-        return self.program is not None and self.needed is not None and self.needed <= limit
 
 
 def divisors(batch_sizes: Sequence[int], mesh: jax.sharding.Mesh) -> list[int]:
@@ -53,16 +33,17 @@ def divisors(batch_sizes: Sequence[int], mesh: jax.sharding.Mesh) -> list[int]:
 
 
 def search(
-    candidates: Sequence[int], attempt: Callable[[int], CompileResult[Result]], fixed: float, limit: float
-) -> CompileResult[Result]:
-    """Returns the result with the fewest microbatches that fits, or the one with the most if none fits.
+    candidates: Sequence[int], needed_by: Callable[[int], float], fixed: float, limit: float
+) -> tuple[int, float]:
+    """Returns the fewest microbatches that fit, or the most if none does, and the bytes that they need.
 
     Of the memory that a program needs beyond `fixed`, one with more microbatches needs at least the
     proportion of its rows, because gradients take the same. Numbers that cannot fit are not compiled.
 
     Args:
         candidates: numbers of microbatches, ascending.
-        attempt: compiles the program with a number of microbatches.
+        needed_by: compiles the program with a number of microbatches and returns the bytes that it needs on
+            each device; infinity if the compiler refuses it without a figure.
         fixed: bytes that every program needs on each device: its arguments.
         limit: bytes that it may need.
     """
@@ -70,12 +51,12 @@ def search(
     for number in candidates:
         if number < candidates[-1] and fixed + whole_batch / number > limit:
             continue
-        result = attempt(number)
-        if result.fits(limit):
+        needed = needed_by(number)
+        if needed <= limit:
             break
-        if result.needed is not None:
-            whole_batch = (result.needed - fixed) * number
-    return result
+        if math.isfinite(needed):
+            whole_batch = (needed - fixed) * number
+    return number, needed
 
 
 def choose(
@@ -87,7 +68,7 @@ def choose(
     *,
     batch_sizes: Sequence[int] = (),
     limit: float | None = None,
-) -> tuple[Config, Programs]:
+) -> Config:
     """Returns the configuration with `accumulate_steps` resolved.
 
     The number is written to config.json. A run that resumes keeps it, if it still divides the batch. Every
@@ -102,21 +83,16 @@ def choose(
         batch_sizes: rows of the global batches, if they differ.
         limit: bytes of memory of each device; by default what the devices report.
 
-    Returns:
-        The configuration, and the programs that have been compiled for the chosen number.
-
     Raises:
         UserError: a batch does not fit, even if each microbatch has one row on each device.
     """
     if config.accumulate_steps:
-        return config, {}
+        return config
     setup = TrainSetup.from_config(config, objective)
     mesh = setup.mesh
     candidates = divisors(batch_sizes or (config.batch_size,), mesh)
-    recorded = (workdir.recorded("config") or {}).get(FIELD, 0)
-    programs: Programs = {}
-    if recorded in candidates:
-        number = recorded
+    number = (workdir.recorded("config") or {}).get(FIELD, 0)
+    if number in candidates:
         log(f"{FIELD}={number}, as this run was started")
     elif limit is None and (limit := device_memory.available(mesh)) is None:
         number = 1
@@ -124,9 +100,9 @@ def choose(
     else:
         if (model := encoder_config(objective)) is not None:
             kernel_check.ensure(model, log)
-        number, programs = _fitting(setup, config, candidates, largest_batch, limit, log)
+        number = _fitting(setup, config, candidates, largest_batch, limit, log)
     workdir.record_field(FIELD, number)
-    return dataclasses.replace(config, accumulate_steps=number), programs
+    return dataclasses.replace(config, accumulate_steps=number)
 
 
 def _fitting(
@@ -136,43 +112,32 @@ def _fitting(
     largest_batch: Callable[[int], Mapping[str, np.ndarray]],
     limit: float,
     log: Callable[[str], None],
-) -> tuple[int, Programs]:
+) -> int:
     mesh, state = setup.mesh, setup.abstract_state
-    devices = mesh.shape["data"] * mesh.shape["fsdp"]
 
-    def attempt(number):
-        batch, step = sharding.global_batch(largest_batch(number), mesh), setup.step_with(number)
-        platform = mesh.devices.flat[0].platform
-        return try_to_compile(
-            number, platform, lambda: lower_and_compile(step, state, batch, np.uint32(config.seed))
-        )
+    def needed_by(number: int) -> float:
+        batch = sharding.global_batch(largest_batch(number), mesh)
+        try:
+            program, _ = lower_and_compile(setup.step_with(number), state, batch, np.uint32(config.seed))
+        except jax.errors.JaxRuntimeError as error:
+            refused = device_memory.parse_out_of_memory(str(error))
+            if refused is None and "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            return refused.needed if refused else math.inf
+        return device_memory.program_bytes(program.memory_analysis(), mesh.devices.flat[0].platform)
 
-    batch_bytes = device_memory.bytes_on_device(sharding.global_batch(largest_batch(1), mesh))
+    batch = sharding.global_batch(largest_batch(1), mesh)
+    batch_bytes = device_memory.bytes_on_device(batch)
     room = limit - batch_bytes  # The next batch is on the devices, too.
-    result = search(candidates, attempt, device_memory.bytes_on_device(state) + batch_bytes, room)
-    batch = sharding.global_batch(largest_batch(result.microbatches), mesh)
-    total = next(iter(batch.values())).shape[0] // devices
-    at_a_time = f"{total // result.microbatches} of {counted(total, 'row')} at a time on each device"
-    needed = "more than" if result.needed is None else f"{(result.needed + batch_bytes) / _GIB:.2f} of"
-    memory = f"{needed} {limit / _GIB:.2f} GiB of memory"
-    if not result.fits(room):
+    number, needed = search(candidates, needed_by, device_memory.bytes_on_device(state) + batch_bytes, room)
+    total = next(iter(batch.values())).shape[0] // (mesh.shape["data"] * mesh.shape["fsdp"])
+    at_a_time = f"{total // number} of {counted(total, 'row')} at a time on each device"
+    memory = f"{(needed + batch_bytes) / _GIB:.2f} of {limit / _GIB:.2f} GiB of memory"
+    if needed > room:
         raise UserError(
             f"{FIELD}=0: a batch does not fit into the devices in any number of microbatches: {at_a_time} "
             f"take {memory}; try --config.model.remat=full, shorter rows, a smaller model, or more devices "
             "along --config.mesh.fsdp"
         )
-    log(f"{FIELD}={result.microbatches}: {at_a_time} take {memory}")
-    assert result.program is not None
-    return result.microbatches, {shape_key(batch): result.program}
-
-
-def try_to_compile(number: int, platform: str, compile_: Callable[[], Program]) -> CompileResult[Program]:
-    """Compiles a program. If the compiler refuses it for lack of memory, the result does not fit."""
-    try:
-        program = compile_()
-    except jax.errors.JaxRuntimeError as error:
-        refused = device_memory.parse_out_of_memory(str(error))
-        if refused is None and "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        return CompileResult(number, refused.needed if refused else None, None)
-    return CompileResult(number, device_memory.program_bytes(program[0].memory_analysis(), platform), program)
+    log(f"{FIELD}={number}: {at_a_time} take {memory}")
+    return number

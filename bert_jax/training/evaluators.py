@@ -84,12 +84,12 @@ class EvaluationContext:
     ) -> Any:
         """Returns `function(params, batch, *args)`, which is compiled if the batch has a new shape.
 
-        The watchdog is paused during the compilation, and a request to stop the run interrupts it. `compiled`
-        has the keys (`step.shape_key`) of the batches for which the function has been compiled.
+        The watchdog is paused during the compilation. `compiled` has the keys (`step.shape_key`) of the
+        batches for which the function has been compiled.
         """
         if (key := shape_key(batch)) not in compiled:
             with self.watchdog.paused():
-                self.guard.compile(function.lower(params, batch, *args))  # JAX caches the program.
+                function.lower(params, batch, *args).compile()  # JAX caches the program.
             compiled.add(key)
         return function(params, batch, *args)
 

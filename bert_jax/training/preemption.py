@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import faulthandler
 import itertools
@@ -21,7 +20,6 @@ from bert_jax import signals
 from bert_jax.errors import Preempted
 from bert_jax.parallel import distributed
 
-_POLL_SECONDS = 0.2
 # JAX agrees on a number after those that it has seen in this process, in whichever run, and answers yes to
 # that number alone. A later run that counted from 1 again would not come to it, or late.
 _SYNC_POINTS = itertools.count(1)
@@ -49,8 +47,7 @@ class PreemptionGuard:
         self._distributed = jax.process_count() > 1
         self._previous: dict[int, Any] = {}
         self._held = contextlib.ExitStack()
-        self._is_saving = self._warned = self._stopped = False
-        self._worker: concurrent.futures.ThreadPoolExecutor | None = None
+        self._stopped = False
 
     def __enter__(self):
         if self._distributed:
@@ -59,8 +56,6 @@ class PreemptionGuard:
 
     def __exit__(self, error_type, *unused):
         self._held.close()
-        if self._worker:
-            self._worker.shutdown(wait=False)
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         if error_type is None and self._signal and not self._stopped:
@@ -74,7 +69,6 @@ class PreemptionGuard:
         if self._distributed:
             return
         self._held.enter_context(signals.noted())
-        self._worker = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="compilation")
         for number in (signal.SIGTERM, signal.SIGINT):
             self._take(number, self._receive)
         self._signal = signals.received()  # An earlier signal counts, even if its exception was swallowed.
@@ -91,10 +85,6 @@ class PreemptionGuard:
                     f"stopping: step {self.step} will be saved; press Ctrl-C again to stop without saving"
                 )
         elif number == signal.SIGINT:
-            if self._is_saving and not self._warned:
-                self._warned = True
-                self._notice(f"step {self.step} is being saved; press Ctrl-C again to stop without it")
-                return
             self._signal = number
             raise KeyboardInterrupt(
                 f"stopped at step {self.step} without saving it; run the same command to resume from the "
@@ -112,36 +102,11 @@ class PreemptionGuard:
         if self.requested():
             raise Interrupted
 
-    def compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-        """Compiles a program, or raises Interrupted if a stop is requested, except with several processes.
-
-        The compilation then continues in its thread. The program is lowered by the caller because the
-        contexts of JAX, such as `jax.default_matmul_precision`, hold in one thread only.
-        """
-        if self._worker is None:
-            return lowered.compile()
-        future = self._worker.submit(lowered.compile)
-        while True:
-            with contextlib.suppress(concurrent.futures.TimeoutError):
-                return future.result(timeout=_POLL_SECONDS)
-            if future.done():
-                return future.result()
-            self.check()
-
     def stop(self, message: str) -> None:
         """Ends the run: raises KeyboardInterrupt after SIGINT, Preempted after SIGTERM."""
         self._stopped = True
         message = f"{message}; run the same command to resume"
         raise KeyboardInterrupt(message) if self._signal == signal.SIGINT else Preempted(message)
-
-    @contextlib.contextmanager
-    def saving(self) -> Iterator[None]:
-        """Marks a block that saves a step, so that a repeated SIGINT first shows a warning."""
-        self._is_saving = True
-        try:
-            yield
-        finally:
-            self._is_saving = False
 
 
 class Interrupted(Exception):

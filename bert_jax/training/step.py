@@ -25,10 +25,6 @@ from bert_jax.training.state import TrainState, abstract_state
 # For parameters p with a smaller norm, a trust ratio |p| / |u| is finite: |u|, if not 0, is at least 4e-23.
 _LARGEST_NORM = 1e15
 
-# A compiled train step and the kernels that were chosen for it, and programs by the shape of their batch.
-Program = tuple[jax.stages.Compiled, list[dispatch.Choice]]
-Programs = dict[tuple, Program]
-
 
 @dataclasses.dataclass(frozen=True)
 class TrainSetup:
@@ -84,12 +80,11 @@ def lower_and_compile(
     state: TrainState,
     batch: Mapping[str, Any],
     seed: np.uint32 | jax.Array,
-    compile_: Callable[[jax.stages.Lowered], jax.stages.Compiled] = jax.stages.Lowered.compile,
-) -> Program:
-    """Returns a train step compiled for batches like this one: (state, batch, seed) -> (state, metrics)."""
+) -> tuple[jax.stages.Compiled, list[dispatch.Choice]]:
+    """Returns the train step compiled for batches like this one, and the kernels that were chosen for it."""
     with dispatch.record() as choices:
         lowered = train_step.lower(state, batch, seed)
-    return compile_(lowered), choices
+    return lowered.compile(), choices
 
 
 def make_train_step(

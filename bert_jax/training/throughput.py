@@ -30,6 +30,7 @@ from bert_jax.training.metrics import MetricsWriter
 # The number of steps that may be queued on the devices. It has to keep them busy, but also leave time to
 # finish the queued steps and save the state before a preempted machine shuts down.
 STEPS_AHEAD = 2
+_COUNTS = "sequences", "tokens"
 NOT_FINITE = "loss, gradient or new parameters not finite"
 
 
@@ -83,7 +84,6 @@ class StepMetrics:
         goodput: Goodput | None = None,
     ):
         self._peak, self._flops = peak, flops_per_step
-        self._is_peak_too_low = False
         self.skipped, self.last_loss = (0, 0), 0.0
         self._open: list[tuple[int, Mapping[str, jax.Array]]] = []
         self._closed: list[tuple[int, Mapping[str, jax.Array]]] = []
@@ -159,7 +159,7 @@ class StepMetrics:
     def _rates(self, values: list[dict[str, float]], seconds: float, first: int = 1) -> dict[str, float]:
         rates = {
             f"{name}_per_second": sum(value[name] for value in values) / seconds
-            for name in ("sequences", "tokens")
+            for name in _COUNTS
             if name in values[0]
         }
         rates["steps_per_second"] = len(values) / seconds
@@ -168,30 +168,23 @@ class StepMetrics:
         else:
             total = self._flops * len(values)
         mfu = flops.share_of_peak(total / seconds, self._peak)
-        if mfu is not None and not self._is_peak_too_low:
-            rates["mfu"] = mfu
-        # A measured peak that one interval exceeds is too low for all intervals.
-        self._is_peak_too_low |= mfu is None
-        return rates
+        return rates if mfu is None else rates | {"mfu": mfu}
 
 
 def means(values: list[dict[str, float]]) -> dict[str, float]:
     """Returns the metrics of an interval: means over the steps that were not skipped and have the metric.
 
-    A metric of such a step is NaN if nothing in its batch has it, and is left out. `skipped` is a
-    count over all steps, `learning_rate` is from the last step.
+    A metric of such a step is NaN if nothing in its batch has it. `skipped` is a count over all steps,
+    `learning_rate` is from the last step.
     """
     accepted = [
         {name: x for name, x in value.items() if not math.isnan(x)}
         for value in values
         if not value.get("skipped")
     ] or values
-    each = {
-        name: [value[name] for value in accepted if name in value] for value in accepted for name in value
-    }
+    names = [name for name in dict.fromkeys(n for value in accepted for n in value) if name not in _COUNTS]
+    each = {name: [value[name] for value in accepted if name in value] for name in names}
     line = {name: sum(found) / len(found) for name, found in each.items()}
-    for name in ("tokens", "sequences"):
-        line.pop(name, None)
     if "learning_rate" in line:
         line["learning_rate"] = values[-1]["learning_rate"]
     return line | {"skipped": float(sum(value.get("skipped", 0) > 0 for value in values))}
@@ -215,40 +208,30 @@ class Profiler:
     ):
         self._directory, self._log = os.fspath(directory), log
         self._first, self._last = steps or (-1, -1)
-        self._tracing = self._has_traced = False
-        self._cleanup = contextlib.ExitStack()
-        self._local = self._directory
+        self._trace = contextlib.ExitStack()
 
     def __enter__(self) -> Profiler:
         return self
 
     def __exit__(self, *unused) -> None:
-        self._stop()
-        if self._last > 0 and not self._has_traced:
-            self._log(
-                f"warning: --profile_steps={self._first}:{self._last}: no trace, because step {self._first} "
-                "is not among those that were trained now"
-            )
+        self._trace.close()
 
     def before(self, step: int) -> None:
-        """Starts the trace if it begins with this step, for the first time. Call it before each step."""
-        if step == self._first and not self._has_traced:
-            if files.is_remote(self._directory):  # xprof reads local files only.
-                self._local = self._cleanup.enter_context(scratch.directory())
-            jax.profiler.start_trace(self._local)
-            self._tracing = self._has_traced = True
+        """Starts the trace if it begins with this step. Call it before each step."""
+        if step != self._first:
+            return
+        self._first = -1  # A run may come to a step again.
+        local = self._directory
+        if files.is_remote(self._directory):  # xprof reads local files only.
+            local = self._trace.enter_context(scratch.directory())
+            self._trace.callback(atomic.copy_directory, local, self._directory)
+        self._trace.callback(
+            self._log, f"wrote a trace of steps {step} to {self._last}: xprof {self._directory}"
+        )
+        self._trace.enter_context(jax.profiler.trace(local))
 
     def after(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
         """Ends the trace if this is its last step, after waiting for it. Call it after each dispatch."""
-        if self._tracing and step == self._last:
+        if step == self._last:
             jax.block_until_ready(metrics)
-            self._stop()
-
-    def _stop(self) -> None:
-        if self._tracing:
-            self._tracing = False
-            with self._cleanup:
-                jax.profiler.stop_trace()
-                if self._local != self._directory:
-                    atomic.copy_directory(self._local, self._directory)
-            self._log(f"wrote a trace of steps {self._first} to {self._last}: xprof {self._directory}")
+            self._trace.close()

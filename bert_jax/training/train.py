@@ -42,7 +42,7 @@ from bert_jax.training.state import (
     place_frozen,
     without_values,
 )
-from bert_jax.training.step import Programs, TrainSetup, lower_and_compile, shape_key
+from bert_jax.training.step import TrainSetup, lower_and_compile, shape_key
 from bert_jax.training.throughput import NOT_FINITE, STEPS_AHEAD, Goodput, Profiler, StepMetrics
 from bert_jax.workdir.run_directory import RECOVERY_FILE, WorkDir
 
@@ -60,7 +60,6 @@ def fit(
     flops_per_step: float | Callable[[int], float],
     writer: MetricsWriter,
     initial_params: Any = None,
-    programs: Programs | None = None,
     stall_timeout: float = 0.0,
     profile_steps: tuple[int, int] | None = None,
 ) -> TrainState:
@@ -80,7 +79,6 @@ def fit(
         initial_params: nested dict of arrays, which may contain only some of the model's parameters (the
             others are initialized), or a function that maps its abstract parameters, with their shardings, to
             such a dict. Ignored if the run resumes from a checkpoint.
-        programs: the train step, already compiled for some shapes of a batch.
         stall_timeout: seconds without a step or an evaluation batch after which the process ends itself;
             0 for no limit. Compilations, restoring a state and waiting for a save may take longer.
         profile_steps: the first and the last step to trace into profile/ in the work directory.
@@ -127,7 +125,6 @@ def fit(
             writer=writer,
             guard=guard,
             watchdog=watchdog,
-            ready_programs=dict(programs or {}),
         )
         cleanup.callback(run.close)
         run.set_up()
@@ -201,7 +198,6 @@ class _Run:
     writer: MetricsWriter
     guard: PreemptionGuard
     watchdog: Watchdog
-    ready_programs: Programs
 
     step: int = 0
     state: TrainState = dataclasses.field(init=False)
@@ -260,20 +256,13 @@ class _Run:
     def compile(self, paused: Callable[[], Any] = contextlib.nullcontext) -> Callable:
         key = shape_key(self._batch)
         if key not in self._programs:
-            began, is_ready = time.monotonic(), key in self.ready_programs
+            began, state = time.monotonic(), self.setup.abstract_state
             with paused(), self.watchdog.paused(), self.writer.stage("compiling the train step"):
-                if is_ready:
-                    program, kernels = self.ready_programs.pop(key)
-                else:
-                    state = self.setup.abstract_state
-                    program, kernels = lower_and_compile(
-                        self._train_step, state, self._batch, self._seed, self.guard.compile
-                    )
+                program, kernels = lower_and_compile(self._train_step, state, self._batch, self._seed)
             host.keep_activations(program, jax.local_device_count())
             self._programs[key] = program
-            if not is_ready:
-                again = f" for another shape, {len(self._programs)} by now" if len(self._programs) > 1 else ""
-                self.writer.message(f"compiled the train step in {time.monotonic() - began:.1f} s{again}")
+            again = f" for another shape, {len(self._programs)} by now" if len(self._programs) > 1 else ""
+            self.writer.message(f"compiled the train step in {time.monotonic() - began:.1f} s{again}")
             for choice in kernels if jax.default_backend() != "cpu" else []:
                 if choice not in self._logged_kernels:
                     self.writer.message(str(choice))
@@ -447,17 +436,16 @@ class _Run:
             self._save_and_stop()
 
     def _save_and_stop(self) -> None:
-        with self.guard.saving():
-            try:
-                skipped = self._skipped()
-            except TooManySkipped as error:
-                # The next start repeats these steps from an earlier checkpoint, and goes back as here.
-                self.guard.stop(f"stopped at step {self.step}, which is not saved: {error}")
-            self._step_metrics.write(self.writer)
-            if self.step:
-                self._save(skipped)
-            self.checkpointer.wait()
-            saved = self.checkpointer.steps()
+        try:
+            skipped = self._skipped()
+        except TooManySkipped as error:
+            # The next start repeats these steps from an earlier checkpoint, and goes back as here.
+            self.guard.stop(f"stopped at step {self.step}, which is not saved: {error}")
+        self._step_metrics.write(self.writer)
+        if self.step:
+            self._save(skipped)
+        self.checkpointer.wait()
+        saved = self.checkpointer.steps()
         self.guard.stop(
             f"stopped at step {self.step}, {'saved' if self.step in saved else 'nothing to save'}"
         )

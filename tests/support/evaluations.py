@@ -10,7 +10,6 @@ def quiet_context(watchdog):
     """A context whose run shows nothing and is never requested to stop, with this watchdog."""
     quiet = types.SimpleNamespace(
         check=lambda: None,
-        compile=lambda lowered: None,
         stage=lambda *unused: contextlib.nullcontext(lambda *done: None),
         write_image=lambda *unused: None,
     )
