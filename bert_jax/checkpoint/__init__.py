@@ -8,10 +8,9 @@ depend on how a leaf is sharded over devices or hosts, so nothing is gathered, a
 can be verified on any other.
 """
 
-from bert_jax.checkpoint.leaves import Leaf, Report, sizes
+from bert_jax.checkpoint.leaves import Leaf, Report
 from bert_jax.checkpoint.reading import (
     describe,
-    find_step,
     is_step,
     list_steps,
     load_params,
@@ -27,13 +26,11 @@ __all__ = [
     "Leaf",
     "Report",
     "describe",
-    "find_step",
     "is_step",
     "list_steps",
     "load_params",
     "load_state",
     "parameter_names",
     "read_stored",
-    "sizes",
     "verify",
 ]

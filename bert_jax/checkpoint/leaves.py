@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -48,7 +48,7 @@ class Report:
 
     @classmethod
     def of(cls, source: str, wanted: Collection[str], stored: Collection[str]) -> Report:
-        """Returns the report for the names of the requested parameters and of those of the checkpoint."""
+        """Compares the names of the requested parameters and of the checkpoint's."""
         loaded = tuple(name for name in wanted if name in stored)
         new = tuple(name for name in wanted if name not in stored)
         return cls(source, loaded, new, tuple(name for name in stored if name not in wanted))
@@ -61,35 +61,36 @@ class Report:
         return text
 
 
-def check_structure(path: str, saved: Mapping[str, Leaf], wanted: Mapping[str, jax.ShapeDtypeStruct]) -> None:
-    """Raises a UserError unless the saved leaves have the wanted names, shapes and dtypes."""
-    check_shapes(path, saved, wanted)
-    only_here = [name for name in wanted if name not in saved]
-    only_there = [name for name in saved if name not in wanted]
-    if only_here or only_there:
-        differing = [f"it has no {some(only_here)}"] if only_here else []
-        differing += [f"it has {some(only_there)} that this one lacks"] if only_there else []
-        raise UserError(f"{path} is of another model or optimizer: {'; '.join(differing)}")
-    for name, x in wanted.items():
-        if jnp.dtype(saved[name].dtype) != x.dtype:
-            raise UserError(f"{path}: {name} is {saved[name].dtype} there and {x.dtype} here")
-
-
-def check_shapes(
-    path: str, saved: Mapping[str, Leaf | np.ndarray], wanted: Mapping[str, jax.ShapeDtypeStruct]
+def check_leaves(
+    path: str,
+    saved: Mapping[str, Leaf | np.ndarray],
+    wanted: Mapping[str, jax.ShapeDtypeStruct],
+    same_names: bool = False,
 ) -> None:
-    """Raises a UserError if a leaf that is both saved and wanted has another shape."""
-    differing = [name for name, x in wanted.items() if name in saved and saved[name].shape != tuple(x.shape)]
+    """Raises a UserError if a leaf that is both saved and wanted has another shape.
+
+    Args:
+        path: the checkpoint, for the message.
+        saved: the leaves of the checkpoint.
+        wanted: the leaves that are requested.
+        same_names: whether the names and dtypes have to be the same, too.
+    """
+    both = [name for name in wanted if name in saved]
+    differing = [
+        f"{name} has shape {tuple(saved[name].shape)} there and {tuple(wanted[name].shape)} here"
+        for name in both
+        if tuple(saved[name].shape) != tuple(wanted[name].shape)
+    ]
+    if same_names:
+        differing += [f"{name} is missing there" for name in wanted if name not in saved]
+        differing += [f"{name} is missing here" for name in saved if name not in wanted]
+        differing += [
+            f"{name} is {saved[name].dtype} there and {wanted[name].dtype} here"
+            for name in both
+            if jnp.dtype(saved[name].dtype) != wanted[name].dtype
+        ]
     if differing:
-        there, here = (sizes({name: x.shape for name, x in leaves.items()}) for leaves in (saved, wanted))
-        if fields := [name for name in here if there.get(name, here[name]) != here[name]]:
-            listed = ", ".join(f"{name} is {there[name]} there and {here[name]} here" for name in fields)
-            raise UserError(f"{path} is of another model: {listed}")
-        name, more = differing[0], len(differing) - 1
-        raise UserError(
-            f"{path} is of another model: {name} has shape {saved[name].shape} there and "
-            f"{tuple(wanted[name].shape)} here" + (f", and {more} more differ" if more else "")
-        )
+        raise UserError(f"{path} is of another model or optimizer: {some(differing)}")
 
 
 def check_finite(source: str, arrays: Mapping[str, np.ndarray | jax.Array]) -> None:
@@ -99,49 +100,6 @@ def check_finite(source: str, arrays: Mapping[str, np.ndarray | jax.Array]) -> N
         own = [x] if shards is None else [one.data for one in shards if not one.replica_id]
         if not all(np.isfinite(one).all() for one in jax.device_get(own)):
             raise UserError(f"{source}: {name} has values that are not finite (NaN or infinity)")
-
-
-# The axis from which each size of the model is read: {parameter: {field of EncoderConfig: axis}}.
-_SIZES = {
-    "encoder/layers/stack/layer/query/kernel": {
-        "num_hidden_layers": 0,
-        "hidden_size": 1,
-        "num_attention_heads": 2,
-    },
-    "encoder/layers/stack/layer/intermediate/kernel": {"intermediate_size": -1},
-    # Layers that share their parameters, whose number is not in any shape.
-    **{
-        f"encoder/layers/{run}/{layer}/query/kernel": {"hidden_size": 0, "num_attention_heads": 1}
-        for run in ("shared", "shared_0")
-        for layer in ("layer", "layer_0")
-    },
-    **{
-        f"encoder/layers/{run}/{layer}/intermediate/kernel": {"intermediate_size": -1}
-        for run in ("shared", "shared_0")
-        for layer in ("layer", "layer_0")
-    },
-    "encoder/embeddings/projection/kernel": {"embedding_size": 0},
-    "encoder/embeddings/position_embeddings": {"max_position_embeddings": 0},
-    "encoder/embeddings/token_type_embeddings": {"type_vocab_size": 0},
-    "encoder/embeddings/word_embeddings": {"vocab_size": 0},
-}
-
-
-def sizes(shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """Returns the sizes of a model, by field name of EncoderConfig, derived from its parameters' shapes.
-
-    Args:
-        shapes: shapes by parameter names such as `encoder/...` or `params/encoder/...`. Sizes that depend on
-            missing parameters are left out.
-    """
-    by_name = {name.removeprefix("params/"): shape for name, shape in shapes.items()}
-    return {
-        field: by_name[name][axis]
-        for name, axes in _SIZES.items()
-        if name in by_name
-        for field, axis in axes.items()
-        if axis < len(by_name[name])
-    }
 
 
 def flatten(tree: PyTree) -> dict[str, Any]:

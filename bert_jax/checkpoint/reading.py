@@ -26,8 +26,7 @@ from bert_jax.checkpoint.leaves import (
     PyTree,
     Report,
     check_finite,
-    check_shapes,
-    check_structure,
+    check_leaves,
     flatten,
     nest,
 )
@@ -102,11 +101,8 @@ class Step:
             Damaged: the step is incomplete or unreadable.
             UserError, StorageError: the step may not be read, or it is remote and cannot be reached.
         """
-        found = functools.partial(cls._open, path)
-        return found() if alone else agree(found)
-
-    @classmethod
-    def _open(cls, path: str) -> Step:
+        if not alone:
+            return agree(functools.partial(cls.open, path, alone=True))
         try:
             if not files.names(path):
                 raise Damaged("it is empty" if files.exists(path) else "it is missing")
@@ -217,21 +213,17 @@ def is_committed(step: str) -> bool:
     return any(files.exists(os.path.join(step, name)) for name in WRITTEN_LAST)
 
 
+@functools.cache
 def silence_orbax() -> None:
     """Suppresses what orbax prints about errors that it also raises, until the process ends."""
-    logger = logging.getLogger("absl")
-    if _is_not_of_orbax in logger.filters:
-        return
-    logger.addFilter(_is_not_of_orbax)
+    logging.getLogger("absl").addFilter(
+        lambda record: "orbax" not in record.pathname or record.levelno >= logging.CRITICAL
+    )
     # After an error, orbax closes its event loop while tasks wait in it, which Python reports in many lines.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", "coroutine '.*' was never awaited", RuntimeWarning)
     report = sys.unraisablehook
     sys.unraisablehook = lambda error: str(error.exc_value) != "Event loop is closed" and report(error)
-
-
-def _is_not_of_orbax(record: logging.LogRecord) -> bool:
-    return "orbax" not in record.pathname or record.levelno >= logging.CRITICAL
 
 
 def _leaves(recorded: Mapping[str, Mapping]) -> dict[str, Leaf]:
@@ -336,11 +328,12 @@ def verify(path: files.PathLike) -> dict[str, Leaf]:
 def load_state(
     path: files.PathLike, abstract_state: PyTree | Callable[[Mapping[str, Leaf]], PyTree], *, log=print
 ) -> tuple[str, PyTree]:
-    """Restores a state of another run, and returns the step directory that was read, and the state.
+    """Restores a state of another run; see `load_params` and `read_state` for the arguments and errors.
 
-    See `load_params` and `read_state` for the arguments and errors.
+    Returns:
+        The step directory that was read, and the state.
     """
-    return _read_newest(path, lambda step: (str(step), read_state(step, abstract_state)), log)
+    return _read_newest(path, lambda step: (step, read_state(step, abstract_state)), log)
 
 
 def load_params(path: files.PathLike, abstract_params: PyTree, *, log=print) -> tuple[dict, Report]:
@@ -409,16 +402,8 @@ def read_state(path: str, abstract_state: PyTree | Callable[[Mapping[str, Leaf]]
             f"{path}: {some(trained)} are trained there and frozen here, by another optimizer.freeze or by "
             "another version of bert-jax; start another work directory from it with --config.init_from"
         )
-    check_structure(path, step.leaves, wanted)
+    check_leaves(path, step.leaves, wanted, same_names=True)
     return jax.tree.unflatten(jax.tree.structure(abstract_state), list(step.read(wanted).values()))
-
-
-def find_step(path: files.PathLike, number: int) -> str | None:
-    """Returns the directory of a step, or None if process 0 does not find it; all processes have to call it.
-
-    It raises UserError if there is no checkpoint at all.
-    """
-    return next((step for step in _agreed_steps(path) if files.name(step) == str(number)), None)
 
 
 def _read_newest(path: files.PathLike, read: Callable[[str], _Result], log) -> _Result:
@@ -448,7 +433,7 @@ def _load_params(step: Step, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> tupl
     stored, leaves = step.params, step.leaves
     abstract = _on_one_device({name: leaves[at] for name, at in stored.items()})
     params = jax.eval_shape(assemble, abstract)
-    check_shapes(
+    check_leaves(
         step.path,
         {TRAINED + name: Leaf(x.shape, str(x.dtype), "") for name, x in params.items()},
         {TRAINED + name: x for name, x in wanted.items()},

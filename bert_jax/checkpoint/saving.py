@@ -8,7 +8,6 @@ import functools
 import itertools
 import os
 import re
-import shutil
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Any
@@ -33,7 +32,7 @@ from bert_jax.checkpoint.reading import (
     read_state,
     silence_orbax,
 )
-from bert_jax.errors import StorageError, UserError, file_error
+from bert_jax.errors import StorageError, UserError
 from bert_jax.io import atomic, files
 from bert_jax.io.wording import counted
 from bert_jax.parallel import collective
@@ -63,8 +62,7 @@ class Checkpointer:
         path: the absolute path of the directory.
 
     Raises:
-        UserError: the directory cannot be made.
-        StorageError: it is remote and cannot be reached.
+        OSError: the directory cannot be made.
     """
 
     def __init__(
@@ -88,31 +86,12 @@ class Checkpointer:
         collective.call_in_primary(self._clean)
 
     def _clean(self) -> None:
-        try:
-            files.make_directory(self.path)
-        except OSError as error:
-            raise file_error(f"{self.path}: cannot be made ({error.strerror or error})", error) from error
+        files.make_directory(self.path)
         for name in files.names(self.path):
             if _TEMPORARY in name or name.startswith(_DELETING):
                 files.remove_tree(os.path.join(self.path, name))
 
     # Saving
-
-    def check_space(self, abstract_state: PyTree) -> None:
-        """Raises StorageError if the disk has no room for one more step. URLs are not checked."""
-        needed = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(abstract_state))
-
-        def free_bytes() -> int | None:
-            with contextlib.suppress(OSError):
-                return shutil.disk_usage(self.path).free
-            return None
-
-        free = collective.call_in_primary(free_bytes)
-        if free is not None and free < needed:
-            raise StorageError(
-                f"{self.path}: {free / 1e6:,.0f} MB are free and a checkpoint takes up to "
-                f"{needed / 1e6:,.0f} MB; free some space or choose another --workdir"
-            )
 
     def save(self, step: int, state: PyTree) -> None:
         """Starts to save `state` and returns once it is copied to the host, so that the caller may donate it.
@@ -237,10 +216,8 @@ class Checkpointer:
                 steps = counted(lost[0] - step, "step is", "steps are")
                 self._log(f"warning: resuming from step {step}; {steps} lost")
             return step, state
-        bad = collective.call_in_primary(
-            lambda: [name for name in files.names(self.path) if name.startswith(_BAD)]
-        )
-        if bad:
+        names = collective.call_in_primary(lambda: files.names(self.path))
+        if bad := [name for name in names if name.startswith(_BAD)]:
             raise UserError(
                 f"{self.path}: no checkpoint is intact ({', '.join(bad)} set aside); put a good copy back, "
                 "or start from scratch in another work directory"
@@ -284,9 +261,11 @@ class Checkpointer:
         return collective.call_in_primary(lambda: files.exists(path) and is_committed(path))
 
     def _rename(self, name: str, new: str, why: str) -> None:
-        names = files.names(self.path)
-        numbered = (f"{new}-{number}" for number in itertools.count(2))
-        target = next(one for one in itertools.chain([new], numbered) if one not in names)
+        names, target = files.names(self.path), new
+        for number in itertools.count(2):
+            if target not in names:
+                break
+            target = f"{new}-{number}"
         path = os.path.join(self.path, name)
         files.move(path, os.path.join(self.path, target))
         self._log(f"warning: {path} is set aside as {target}: {why}")

@@ -17,7 +17,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from absl import flags as absl_flags
@@ -140,9 +140,8 @@ def inspect_checkpoints(path: str):
             report.problems.append(str(error))
             continue
         facts = report.facts[name] = _describe(leaves)
-        # The last step's architecture remains; it is the same for all steps of a run.
-        shapes = {name.removeprefix("params/"): shape for name, shape in facts["shapes"].items()}
-        report.facts |= _architecture(shapes)
+        names = (name.removeprefix("params/") for name in facts["shapes"])
+        report.facts["parts"] = _parts(names)  # the same for all steps of a run
     try:
         run_directory.find_root(path)
     except UserError:  # a checkpoint that stands alone
@@ -171,14 +170,14 @@ def inspect_model(path: str):
     report.facts["head"] = model.head
     report.facts["parameters"] = model.parameter_count
     shapes = {name: list(array.shape) for name, array in model.params.items()}
-    report.facts |= _architecture(shapes) | _family(model.config, model.tokenizer) | {"shapes": shapes}
+    report.facts["parts"] = _parts(shapes)
+    report.facts |= _family(model.config, model.tokenizer) | {"shapes": shapes}
     return report
 
 
-def _architecture(shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    """Returns the sizes of a model and its parameter groups, which are the encoder and the heads it has."""
-    groups = dict.fromkeys(name.split("/")[0] for name in shapes)
-    return {"architecture": checkpoint.sizes(shapes), "parts": ", ".join(groups)}
+def _parts(names: Iterable[str]) -> str:
+    """Returns the parameter groups, which are the encoder and the heads that a model has."""
+    return ", ".join(dict.fromkeys(name.split("/")[0] for name in names))
 
 
 def _family(config: model_config.EncoderConfig, tokenizer: tokenization.Tokenizer | None) -> dict[str, Any]:

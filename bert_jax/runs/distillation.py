@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any, cast
 
 from bert_jax import checkpoint, convert
-from bert_jax.checkpoint.leaves import check_shapes, flatten, nest
+from bert_jax.checkpoint.leaves import check_leaves, flatten, nest
 from bert_jax.convert import families, surgery
 from bert_jax.data import vocabularies
 from bert_jax.errors import UserError
@@ -157,7 +157,7 @@ def read_teacher(
     wanted = flatten(sharding.unbox(objective.teacher_shapes))
     if missing := [name for name in wanted if name not in model.params]:
         raise UserError(f"distillation.teacher={path} lacks {missing[0]}; expected a model with {head}")
-    check_shapes(model.source, model.params, wanted)
+    check_leaves(model.source, model.params, wanted)
     params = {name: model.params[name].astype(like.dtype) for name, like in wanted.items()}
     count = sum(x.size for x in params.values())
     log(

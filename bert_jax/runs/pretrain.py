@@ -16,7 +16,7 @@ import ml_collections
 import numpy as np
 
 from bert_jax import checkpoint, convert
-from bert_jax.checkpoint.leaves import check_shapes, flatten, nest
+from bert_jax.checkpoint.leaves import check_leaves, flatten, nest
 from bert_jax.convert import families, surgery
 from bert_jax.convert.formats.base import place
 from bert_jax.data import cache, loader, manifests, records, token_counts, vocabularies
@@ -475,7 +475,7 @@ def load_student(
             f"distillation.init_layers={config.distillation.init_layers}: the teacher has no {missing[0]}, "
             "which the student has; choose a student of the teacher's kind, or leave it empty"
         )
-    check_shapes(model.source, model.params, shapes_of)
+    check_leaves(model.source, model.params, shapes_of)
     report = checkpoint.Report.of(model.source, shapes_of, model.params)
     return nest({name: place(model.params[name], like) for name, like in shapes_of.items()}), report
 

@@ -221,13 +221,12 @@ class Profiler:
         if step != self._first:
             return
         self._first = -1  # A run may come to a step again.
-        local = self._directory
+        local, message = self._directory, f"wrote a trace of steps {step} to {self._last}: xprof "
         if files.is_remote(self._directory):  # xprof reads local files only.
             local = self._trace.enter_context(scratch.directory())
+        self._trace.callback(self._log, message + self._directory)
+        if local != self._directory:
             self._trace.callback(atomic.copy_directory, local, self._directory)
-        self._trace.callback(
-            self._log, f"wrote a trace of steps {step} to {self._last}: xprof {self._directory}"
-        )
         self._trace.enter_context(jax.profiler.trace(local))
 
     def after(self, step: int, metrics: Mapping[str, jax.Array]) -> None:

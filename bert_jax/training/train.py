@@ -111,7 +111,6 @@ def fit(
         )
         cleanup.enter_context(_closing(checkpointer))
         cleanup.enter_context(watchdog)
-        checkpointer.check_space(setup.abstract_state)
         run = _Run(
             config=config,
             workdir=workdir,
@@ -285,14 +284,10 @@ class _Run:
     def _resume_from(self, start: int | None) -> str:
         # A run that goes back to its start needs the step `start`: the other run may have saved further ones.
         other = self.config.resume_from
-        if not other or start is None:
+        if not other or start is None or checkpoint.is_step(files.name(other)):
             return other
-        if step := checkpoint.find_step(other, start):
-            return step
-        raise UserError(
-            f"resume_from={other} has no step {start} any more, from which this run started and to which it "
-            "goes back; restore it, or start another work directory"
-        )
+        inside = "" if files.name(other) == "checkpoints" else "checkpoints"
+        return os.path.join(other, inside, str(start))
 
     def _from_other_run(self, other: str) -> tuple[int, TrainState]:
         config = self.config
@@ -496,8 +491,6 @@ class _Run:
         saved = self.checkpointer.agreed_steps()
         good = [step for step in saved if step < skipped.first - 1]
         step = (good or saved or [self._first_step])[-1]
-        if step not in saved:
-            self._resume_from(step)  # raises an error before the other checkpoints are renamed
         self._recovery = Recovery(step, skipped.last - step)
         self.writer.message(
             f"warning: {skipped}; going back to step {step}, without the next "

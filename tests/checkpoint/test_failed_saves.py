@@ -1,14 +1,10 @@
 """Saves that fail: in the background, and for lack of space."""
 
 import errno
-import functools
 import subprocess
 import time
-import types
 
-import jax
 import pytest
-from support import together
 from support.states import abstract, assert_same, make_state, restore_latest
 
 from bert_jax import checkpoint
@@ -58,13 +54,3 @@ def test_a_full_disk_fails_the_save_and_keeps_the_earlier_steps(small_disk, mesh
     (step, state), lines = restore_latest(small_disk / "checkpoints", abstract(make_state(mesh, hidden=800)))
     assert (step, lines) == (steps[-1], [])
     assert_same(state, make_state(mesh, step, hidden=800))
-
-
-def test_all_processes_write_on_the_same_disk(tmp_path, mesh, monkeypatch):
-    checkpointer = checkpoint.Checkpointer(tmp_path / "checkpoints")
-    state = abstract(make_state(mesh))
-    free = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state)) - 1
-    monkeypatch.setattr("shutil.disk_usage", lambda path: types.SimpleNamespace(free=free))
-    check = functools.partial(checkpointer.check_space, state)
-    for error in together.run(monkeypatch, check, check):
-        assert isinstance(error, StorageError) and "MB are free and a checkpoint takes up to" in str(error)

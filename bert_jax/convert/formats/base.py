@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from bert_jax import checkpoint
-from bert_jax.checkpoint.leaves import check_shapes, flatten, nest
+from bert_jax.checkpoint.leaves import check_leaves, flatten, nest
 from bert_jax.convert.model import Model
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.io import files
@@ -76,7 +76,7 @@ class Format(abc.ABC):
         """Loads the parameters that a checkpoint and a model share; see `loading.load_params`."""
         model = self.read(path, ignore=ignore, log=log)
         abstract, stored = flatten(abstract_params), model.stored
-        check_shapes(model.source, stored, abstract)
+        check_leaves(model.source, stored, abstract)
         report = checkpoint.Report.of(model.source, abstract, stored)
         return nest({name: place(stored[name], abstract[name]) for name in report.loaded}), report
 
