@@ -54,8 +54,8 @@ class OptimizerConfig(Part):
         "bias-corrected as in tensorflow/models; `lamb_uncorrected`, as in ALBERT; `stable_adamw`, as "
         "ModernBERT ([optimizers.md](optimizers.md)); or the name of any "
         "optimizer of [optax](https://optax.readthedocs.io) or optax.contrib whose updates are in proportion "
-        "to its learning rate, such as `adafactor` (with norms of single layers), `lion`, `muon` (matrices "
-        "of the layers; the rest by Adam) or `sgd`",
+        "to its learning rate, such as `lion`, `muon` (matrices of the layers; the rest by Adam) or "
+        "`sgd`",
     )
     args: str = option(
         "",

@@ -51,7 +51,6 @@ class TaskEvaluator(Evaluator):
         self._task, self._rows, self._examples = task, rows, examples
         self._mesh, self._workdir = mesh, workdir
         self._predict = outputs.make_predict(objective, mesh)
-        self._compiled: set[tuple] = set()  # for `EvaluationContext.dispatch`
 
     def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
         """Returns the loss of whole examples, if the task has one, and every metric of the task."""
@@ -72,7 +71,7 @@ class TaskEvaluator(Evaluator):
 
     def _dispatch(self, context: EvaluationContext, frozen: Any, params: Any, batch: Any) -> jax.Array:
         args = [frozen] if frozen else []
-        return context.dispatch(self._predict, params, batch, *args, compiled=self._compiled)
+        return context.dispatch(self._predict, params, batch, *args)
 
     def write_results(self) -> dict[str, Any]:
         """Writes the predictions and mistakes of the last evaluation; returns {"degenerate": bool}."""

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -27,7 +27,7 @@ from bert_jax.parallel import collective, microbatches, sharding
 from bert_jax.training.metrics import BEST_SO_FAR, MetricsWriter, read_metrics
 from bert_jax.training.preemption import PreemptionGuard, Watchdog
 from bert_jax.training.state import TrainState
-from bert_jax.training.step import make_eval_step, shape_key
+from bert_jax.training.step import make_eval_step
 from bert_jax.workdir.run_directory import BEST, BEST_FILE, WorkDir
 
 
@@ -75,23 +75,11 @@ class EvaluationContext:
             yield on_batch
 
     def dispatch(
-        self,
-        function: sharding.MeshFunction,
-        params: Any,
-        batch: Mapping[str, jax.Array],
-        *args: Any,
-        compiled: set[tuple],
+        self, function: sharding.MeshFunction, params: Any, batch: Mapping[str, jax.Array], *args: Any
     ) -> Any:
-        """Returns `function(params, batch, *args)`, which is compiled if the batch has a new shape.
-
-        The watchdog is paused during the compilation. `compiled` has the keys (`step.shape_key`) of the
-        batches for which the function has been compiled.
-        """
-        if (key := shape_key(batch)) not in compiled:
-            with self.watchdog.paused():
-                function.lower(params, batch, *args).compile()  # JAX caches the program.
-            compiled.add(key)
-        return function(params, batch, *args)
+        """Returns `function(params, batch, *args)`; the limit of the watchdog is not for its compilation."""
+        with self.watchdog.paused():
+            return function(params, batch, *args)
 
 
 class Evaluator(Protocol):
@@ -139,7 +127,7 @@ class EvalStep:
     """
 
     def __init__(self, objective: Objective, seed: int, mesh: jax.sharding.Mesh):
-        self.mesh, self._compiled = mesh, set[tuple]()
+        self.mesh = mesh
         self._objective, self._seed = objective, sharding.on_all_devices(np.uint32(seed), mesh)
         self._step: sharding.MeshFunction | None = None
 
@@ -154,8 +142,7 @@ class EvalStep:
             self._step = sharding.jit_eval_step(eval_step, self.mesh, shardings)
         frozen = () if state.frozen is None else (state.frozen,)
         number = sharding.on_all_devices(np.int32(index), self.mesh)
-        args = number, self._seed, *frozen
-        return context.dispatch(self._step, state.params, batch, *args, compiled=self._compiled)
+        return context.dispatch(self._step, state.params, batch, number, self._seed, *frozen)
 
 
 class RecordEvaluator(Evaluator):
@@ -253,16 +240,15 @@ class BestCheckpoint(Evaluator):
 
     def _earlier_best(self) -> dict[str, Any] | None:
         best, place = read_best(self._workdir.path), os.path.join(self._workdir.path, BEST)
-        if best and (found := best.get("metric")) != self._metric:
-            self._log(
-                f"warning: {os.path.join(self._workdir.path, BEST_FILE)} has the best step by {found}, and "
-                f"this run compares {self._metric}; the next evaluation counts as the best"
-            )
+        if not best:
             return None
-        if best and best["step"] not in checkpoint.list_steps(place):
-            self._log(f"warning: {place} lacks step {best['step']}; the next evaluation counts as the best")
-            return None
-        return best
+        if best.get("metric") == self._metric and best["step"] in checkpoint.list_steps(place):
+            return best
+        self._log(
+            f"warning: {place} lacks the step {best['step']} of {BEST_FILE}, or that is the best by another "
+            f"metric than {self._metric}; the next evaluation counts as the best"
+        )
+        return None
 
     def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
         """Returns the wrapped evaluator's metrics and `best_so_far`: 1 if the score is the best, else 0."""
@@ -318,61 +304,28 @@ def read_best(directory: files.PathLike) -> dict[str, Any] | None:
     return json_files.unsealed(json_files.read(path, _BEST), path) if files.exists(path) else None
 
 
-class Evaluations:
-    """The evaluators of a run.
+def missed(
+    evaluators: Sequence[Evaluator], step: int, last: int, directory: files.PathLike
+) -> list[Evaluator]:
+    """Returns the evaluators that were due at a step but had not finished when the process ended.
+
+    They are those of which process 0 sees no result; all processes have to call it, and to evaluate them
+    together.
 
     Args:
-        evaluators: evaluators with different names.
-        context: passed to `Evaluator.evaluate`.
+        evaluators: all evaluators of the run.
+        step: the step from which the run resumes.
+        last: the last step of the run.
+        directory: the work directory, whose metrics show which evaluations have finished.
     """
+    due = [each for each in evaluators if step and is_due(step, each.every, last)]
 
-    def __init__(self, evaluators: Sequence[Evaluator], context: EvaluationContext):
-        names = [each.name for each in evaluators]
-        if len(set(names)) < len(names) or "train" in names:
-            raise ValueError(
-                f"evaluators called {', '.join(names)}: expected different names, none of them train"
-            )
-        self._evaluators, self._context = evaluators, context
+    def names() -> list[str]:
+        written = {(line.get("kind"), line["step"]) for line in read_metrics(directory)}
+        return [each.name for each in due if (each.name, step) not in written or not each.is_done(step)]
 
-    def due(self, step: int, last: int) -> list[Evaluator]:
-        """Returns the evaluators that are due at a step of a run whose last step is `last`."""
-        return [each for each in self._evaluators if is_due(step, each.every, last)]
-
-    def missed(self, step: int, last: int, directory: files.PathLike) -> list[Evaluator]:
-        """Returns the evaluators that were due at a step but had not finished when the process ended.
-
-        They are those of which process 0 sees no result; all processes have to call it, and to evaluate them
-        together.
-
-        Args:
-            step: the step from which the run resumes.
-            last: the last step of the run.
-            directory: the work directory, whose metrics show which evaluations have finished.
-        """
-        if not step:
-            return []
-        due = self.due(step, last)
-
-        def names() -> list[str]:
-            written = {(line.get("kind"), line["step"]) for line in read_metrics(directory)}
-            return [each.name for each in due if (each.name, step) not in written or not each.is_done(step)]
-
-        missed = collective.call_in_primary(names)
-        return [each for each in due if each.name in missed]
-
-    def run(self, evaluators: Iterable[Evaluator], step: int, state: TrainState) -> None:
-        """Evaluates a state and writes a line of metrics for each evaluator.
-
-        Raises:
-            Interrupted: the run was requested to stop.
-        """
-        for evaluator in evaluators:
-            metrics = evaluator.evaluate(step, state, self._context)
-            self._context.writer.write(step, metrics, kind=evaluator.name)
-
-    def should_stop(self, step: int) -> bool:
-        """Returns whether any evaluator stops the run at a step."""
-        return any(evaluator.should_stop(step) for evaluator in self._evaluators)
+    found = collective.call_in_primary(names)
+    return [each for each in due if each.name in found]
 
 
 def is_due(step: int, every: int, last: int) -> bool:

@@ -86,11 +86,10 @@ def _along(layers: LayerSlice, p: Any, values: Any) -> np.ndarray:
 
 
 def decay_mask(params: Any, layers: Layers, no_decay: str = NO_DECAY) -> Any:
-    """Returns the mask of the parameters with weight decay, which are those that `no_decay` does not match.
+    """Returns the mask of the parameters with weight decay, which `no_decay` does not match.
 
-    Returns:
-        A tree of bools, and of float32 arrays [layers, 1, ...] with values 1 and 0 if the layers of a
-        parameter differ.
+    It is a tree of bools, and of float32 arrays [layers, 1, ...] with values 1 and 0 if the layers of a
+    parameter differ.
     """
     pattern = _compiled("no_decay", no_decay)
     mask = layers.by_name(params, lambda name: not pattern.fullmatch(name))
@@ -148,10 +147,8 @@ def rate_factors(params: Any, layers: Layers, rates: str) -> Any:
     """
     groups = parse_rates(rates)
     unused = {pattern.pattern for pattern, _ in groups}
-    names = []
 
     def factor(name: str) -> float:
-        names.append(name)
         for pattern, number in groups:
             if pattern.fullmatch(name):
                 unused.discard(pattern.pattern)
@@ -160,10 +157,7 @@ def rate_factors(params: Any, layers: Layers, rates: str) -> Any:
 
     tree = layers.by_name(params, factor)
     if unused:
-        raise UserError(
-            f"optimizer.rates={rates!r}: {sorted(unused)[0]!r} is the first match of no tensor; names are "
-            f"like {', '.join(names[:2])}"
-        )
+        raise UserError(f"optimizer.rates={rates!r}: {sorted(unused)[0]!r} is the first match of no tensor")
     return tree
 
 
@@ -173,11 +167,6 @@ def layer_decay_scales(params: Any, layers: Layers, decay: float) -> Any:
     This is the decay of ELECTRA's fine-tuning (Clark et al. 2020, appendix B). The distance is 0 for
     parameters above the encoder, 1 for the final norm, 2 for the last layer, one more for each layer below
     it, and layers + 2 for the embeddings.
-
-    Args:
-        params: the parameters.
-        layers: the layers of stacked parameters.
-        decay: the factor between adjacent layers.
 
     Returns:
         A tree of floats, and of float32 arrays [layers, 1, ...] for parameters that are stacked over layers.
@@ -342,10 +331,9 @@ def scale_by_trust_ratio(layers: Layers, no_decay: str = NO_DECAY) -> optax.Grad
 
 
 def muon_dimensions(layers: Layers) -> Callable[[Any], Any]:
-    """Returns a function that returns the axes that Muon treats as rows and columns, for each parameter.
+    """Maps parameters to the axes that Muon treats as rows and columns; None for those trained by Adam.
 
-    The result is None for all parameters except kernels that are stacked over layers. Embeddings, heads,
-    biases and LayerNorm scales are trained by Adam, as Muon's authors do.
+    As Muon's authors do, Adam trains embeddings, heads, biases and LayerNorm scales.
     """
 
     def dimensions(path, p):
@@ -372,20 +360,16 @@ _ADAM: dict[str, Callable[[float, float, float], optax.GradientTransformation]] 
 WITH_TRUST_RATIO = ("lamb", "lamb_uncorrected")
 _STABLE_ADAMW = "stable_adamw"
 
-# Optimizers of optax whose updates are proportional to the learning rate.
+# Optimizers of optax whose updates are proportional to the learning rate, and which treat the elements of a
+# parameter alike, so that it does not matter which are stacked over layers.
 _OPTAX = (
-    "acprop", "adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adan",
-    "ademamix", "adopt", "amsgrad", "dog", "dowg", "lion", "muon", "nadam", "nadamw", "optimistic_adam",
-    "optimistic_adam_v2", "optimistic_gradient_descent", "radam", "rmsprop", "sgd", "sign_sgd", "signum",
-    "simplified_ademamix", "yogi",
+    "adabelief", "adadelta", "adagrad", "adam", "adamax", "adamaxw", "adan", "ademamix", "adopt", "amsgrad",
+    "lion", "muon", "nadam", "nadamw", "radam", "rmsprop", "sgd", "signum", "yogi",
 )  # fmt: skip
-# Those that multiply by a rate of their own: weight decay is added to their gradient, as in optax, because
-# decay outside would be that of a rate of 1.
-_DECAY_IN_GRADIENT = ("dog", "dowg")
 # Arguments that fields of the configuration replace.
 _RATE_AND_DECAY = (
-    "learning_rate", "adam_learning_rate", "mask", "weight_decay_mask", "weight_decay", "weight_decay_rate",
-    "adam_weight_decay", "muon_weight_dimension_numbers",
+    "learning_rate", "adam_learning_rate", "mask", "weight_decay_mask", "weight_decay", "adam_weight_decay",
+    "muon_weight_dimension_numbers",
 )  # fmt: skip
 _ADAM_DEFAULTS = {"b1": 0.9, "b2": 0.999, "eps": 1e-6}
 
@@ -424,53 +408,16 @@ def from_optax(name: str, layers: Layers, args: str = "") -> optax.GradientTrans
             f"optimizer.args={args!r} of {name}: expected Python keyword arguments, such as b1=0.95, "
             f"nesterov=True ({first_line(error)})"
         ) from error
-    return optax.chain(by_layer(optimizer, layers) if name == "adafactor" else optimizer, optax.scale(-1.0))
-
-
-def by_layer(optimizer: optax.GradientTransformation, layers: Layers) -> optax.GradientTransformation:
-    """Returns an optimizer that treats each layer of a stacked parameter as a separate parameter.
-
-    It is for optimizers that compute norms of parameters. The state of a stacked parameter has the layers on
-    its first axis.
-
-    Args:
-        optimizer: treats every array as one parameter, without regard to the others.
-        layers: the layers of stacked parameters.
-    """
-
-    def group(stacked: LayerSlice | None) -> str:
-        return "whole" if stacked is None else f"axis_{stacked.axis}_of_{len(stacked.names)}_layers"
-
-    def groups(params):
-        return jax.tree_util.tree_map_with_path(lambda path, _: group(layers.at(path)), params)
-
-    optimizers = {group(stacked): _mapped(optimizer, stacked.axis) for stacked in layers.stacked.values()}
-    return optax.partition({group(None): optimizer} | optimizers, groups)
-
-
-def _mapped(optimizer: optax.GradientTransformation, axis: int) -> optax.GradientTransformation:
-    def init(params):
-        # Optax finds the moments in a state by a tree without arrays, which vmap does not take.
-        return jax.vmap(optimizer.init, axis)(params) if jax.tree.leaves(params) else optimizer.init(params)
-
-    def update(updates, state, params=None):
-        return jax.vmap(optimizer.update, (axis, 0, axis), (axis, 0))(updates, state, params)
-
-    return optax.GradientTransformation(init, update)
+    return optax.chain(optimizer, optax.scale(-1.0))
 
 
 def finite_check(config: OptimizerConfig) -> str:
     """Returns what a train step has to check, besides its gradients, so that the parameters stay finite.
 
-    Nothing for Adam: an element of its direction is bounded by (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2))
-    (from the Cauchy-Schwarz inequality; 7.3 for b1=.9 and b2=.999), and bias correction multiplies it by less
-    than 1 / (1 - b1). With a learning rate of at most 1, and weight decay that does not overshoot, the
-    parameters cannot overflow float32. LAMB's trust ratio makes the update of a layer as large as its
-    parameters, so that these have to be far from an overflow, too. No bound is known for other optimizers or
-    for `rates`.
-
-    Args:
-        config: the `optimizer` part of a run's configuration, as for `make_optimizer`.
+    Nothing for Adam: an element of its direction is bounded by (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)),
+    7.3 for b1=.9 and b2=.999, and bias correction multiplies it by less than 1 / (1 - b1). LAMB makes the
+    update of a layer as large as its parameters, so that these have to be far from an overflow, too. No bound
+    is known for other optimizers or for `rates`.
 
     Returns:
         "nothing", "norm", the norm of the parameters, or "update"; see `step.make_train_step`.
@@ -528,8 +475,7 @@ def make_optimizer(
     else:
         own = (config.b1, config.b2, config.eps)
         direction = adam(*own) if adam else from_optax(config.name, layers, config.args)
-        pair = [direction, decay] if config.weight_decay else [direction]
-        steps += reversed(pair) if config.name in _DECAY_IN_GRADIENT else pair
+        steps += [direction, decay] if config.weight_decay else [direction]
     if config.name in WITH_TRUST_RATIO:
         steps.append(scale_by_trust_ratio(layers, config.no_decay))
     if config.layer_decay < 1:

@@ -62,16 +62,7 @@ def abstract_state(
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
 ) -> TrainState:
-    """Returns the train state as ShapeDtypeStructs with shardings.
-
-    A moment is sharded like its parameter along the dimensions that both have: all dimensions in Adam, rows
-    or columns in Adafactor.
-
-    Args:
-        objective: the training objective.
-        optimizer: the optimizer.
-        mesh: the device mesh.
-    """
+    """Returns the train state as ShapeDtypeStructs with shardings; a moment has that of its parameter."""
     replicated = NamedSharding(mesh, PartitionSpec())
     params = _abstract(objective.init_shapes, mesh)
     frozen = objective.frozen()
@@ -83,7 +74,9 @@ def abstract_state(
         opt_state = optax.tree_map_params(
             optimizer,
             lambda moment, param: (
-                moment if is_masked(moment) else _place(moment, _sharding_of_moment(moment.shape, param))
+                moment
+                if is_masked(moment)
+                else _place(moment, param.sharding if moment.shape == param.shape else replicated)
             ),
             jax.eval_shape(optimizer.init, params),
             params,
@@ -101,15 +94,6 @@ def _abstract(boxed: Any, mesh: Mesh) -> Params:
 
 def _place(shape: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
-
-
-def _sharding_of_moment(shape: tuple[int, ...], param: jax.ShapeDtypeStruct) -> NamedSharding:
-    spec: list[Any] = []
-    remaining = iter(zip(param.shape, param.sharding.spec, strict=True))
-    for size in shape:
-        # Once a size is not found, no dimension remains for those after it.
-        spec.append(next((axes for of_param, axes in remaining if of_param == size), None))
-    return NamedSharding(param.sharding.mesh, PartitionSpec(*spec))
 
 
 def abstract_model(objective: Objective, mesh: Mesh) -> Params:

@@ -32,7 +32,7 @@ from bert_jax.parallel import collective, host, sharding
 from bert_jax.settings.config_fields import INT32
 from bert_jax.settings.run_config import RunConfig
 from bert_jax.training import flops
-from bert_jax.training.evaluators import Batches, EvaluationContext, Evaluations, Evaluator, is_due
+from bert_jax.training.evaluators import Batches, EvaluationContext, Evaluator, is_due, missed
 from bert_jax.training.metrics import MetricsWriter, read_metrics
 from bert_jax.training.preemption import Interrupted, PreemptionGuard, Watchdog
 from bert_jax.training.state import (
@@ -118,7 +118,7 @@ def fit(
             setup=setup,
             train_data=train_data,
             initial_params=initial_params,
-            evaluations=Evaluations(evaluators, EvaluationContext(writer, guard, watchdog)),
+            evaluators=evaluators,
             checkpointer=checkpointer,
             flops_per_step=flops_per_step,
             writer=writer,
@@ -191,7 +191,7 @@ class _Run:
     setup: TrainSetup
     train_data: Callable[[int, np.ndarray], Batches]
     initial_params: Any
-    evaluations: Evaluations
+    evaluators: Sequence[Evaluator]
     checkpointer: checkpoint.Checkpointer
     flops_per_step: float | Callable[[int], float]
     writer: MetricsWriter
@@ -227,12 +227,11 @@ class _Run:
         self._goodput = Goodput(read_metrics(self.workdir.path, "train"))
         # Replaced by one with the peak FLOP/s, which may have to be measured, once steps are to be trained.
         self._step_metrics = StepMetrics(0.0, 0.0, self._goodput)
-        if missed := self.evaluations.missed(self.step, self.config.steps, self.workdir.path):
-            with self._stopping():
-                self.evaluations.run(missed, self.step, self.state)
+        with self._stopping():
+            self._evaluate(missed(self.evaluators, self.step, self.config.steps, self.workdir.path))
 
     def is_finished(self) -> bool:
-        if self.evaluations.should_stop(self.step):
+        if self._should_stop():
             self.writer.message("nothing to train: the run was stopped early")
         elif self.step >= self.config.steps:
             self.writer.message(f"nothing to train: step {self.step} of {self.config.steps} is done")
@@ -400,7 +399,7 @@ class _Run:
     def _save_and_evaluate(self) -> bool:
         last = self.config.steps
         self.save_due = self.save_due or is_due(self.step, self.config.checkpoint.every, last)
-        evaluators = self.evaluations.due(self.step, last)
+        evaluators = [each for each in self.evaluators if is_due(self.step, each.every, last)]
         if not (self.save_due or evaluators):
             return False
         with self._step_metrics.paused(self.writer):
@@ -409,8 +408,17 @@ class _Run:
                 self._save(skipped)
             if evaluators:
                 with self._stopping(), self._step_metrics.timed("eval"):
-                    self.evaluations.run(evaluators, self.step, self.state)
-        return bool(evaluators) and self.evaluations.should_stop(self.step)
+                    self._evaluate(evaluators)
+        return bool(evaluators) and self._should_stop()
+
+    def _evaluate(self, evaluators: Sequence[Evaluator]) -> None:
+        context = EvaluationContext(self.writer, self.guard, self.watchdog)
+        for evaluator in evaluators:
+            metrics = evaluator.evaluate(self.step, self.state, context)
+            self.writer.write(self.step, metrics, kind=evaluator.name)
+
+    def _should_stop(self) -> bool:
+        return any(each.should_stop(self.step) for each in self.evaluators)
 
     def _save(self, skipped: int) -> None:
         if skipped:

@@ -10,12 +10,12 @@ import types
 import pytest
 from jax.experimental import multihost_utils
 from support import together
-from support.evaluations import quiet_context
 from support.regression import Recorder, Run, send
 
 from bert_jax import checkpoint
 from bert_jax.errors import Preempted
-from bert_jax.training.evaluators import BestCheckpoint, Evaluations, Evaluator, read_best
+from bert_jax.training import evaluators
+from bert_jax.training.evaluators import BestCheckpoint, Evaluator, read_best
 from bert_jax.training.preemption import Interrupted
 from bert_jax.workdir.run_directory import WorkDir
 
@@ -57,8 +57,8 @@ def test_all_processes_make_up_for_the_evaluations_that_process_0_misses(monkeyp
         (view / "metrics.jsonl").write_text("".join(lines))
 
     def missed(view):
-        evaluators = Evaluations([Recorder(every=3), Scores({})], quiet_context(None))
-        return [each.name for each in evaluators.missed(6, 12, view)]
+        found = evaluators.missed([Recorder(every=3), Scores({})], 6, 12, view)
+        return [each.name for each in found]
 
     calls = [functools.partial(missed, view) for view in views]
     assert together.run(monkeypatch, *calls) == [["scores"], ["scores"]]

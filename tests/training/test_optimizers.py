@@ -57,16 +57,6 @@ def test_schedules(name, rates):
         ("lion", "b1=0.95", lambda mask: optax.lion(0.2, b1=0.95, weight_decay=0.01, mask=mask)),
         ("sgd", "momentum=0.9, nesterov=True", lambda mask: optax.sgd(0.2, 0.9, True)),
         ("nadamw", "", lambda mask: optax.nadamw(0.2, weight_decay=0.01, mask=mask)),
-        (
-            "dog",
-            "init_step=('distance', 0.1)",
-            lambda mask: optax.contrib.dog(0.2, ("distance", 0.1), weight_decay=0.01, mask=mask),
-        ),
-        (
-            "dowg",
-            "init_estim_sq_dist=0.1",
-            lambda mask: optax.contrib.dowg(0.2, 0.1, weight_decay=0.01, mask=mask),
-        ),
     ],
 )
 def test_an_optimizer_of_optax_is_optaxs(name, args, theirs):
