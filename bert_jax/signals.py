@@ -23,6 +23,9 @@ from bert_jax.errors import Preempted, Terminated, hide_secrets
 RESUMABLE = ("demo", "data", "pretrain", "finetune", "sweep")
 
 _OUTSIDE_PYTHON_SECONDS = 2.0  # delay before a process that does not return to Python is ended
+_LATER_SECONDS = 0.01  # delay before the exception is raised, where it would be swallowed now
+# Functions that Python or JAX calls in passing: an exception that they raise is printed and then ignored.
+_SWALLOWING = ("__del__", "_xla_gc_callback")
 _CLEANING_SECONDS = 10.0  # delay before a process that is cleaning up is ended
 
 
@@ -140,6 +143,10 @@ def _end(number, frame) -> None:
             # Extension modules print an exception that interrupts their import and raise another one.
             print_line(str(stop_of(number)))
             leave(exit_code(number))
+        if frame.f_code.co_name in _SWALLOWING:
+            signal.signal(signal.SIGALRM, lambda _, frame: _end(number, frame))
+            signal.setitimer(signal.ITIMER_REAL, _LATER_SECONDS)
+            return
         frame = frame.f_back
     raise stop_of(number)
 
