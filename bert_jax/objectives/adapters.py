@@ -54,11 +54,6 @@ class PartlyFrozen(Objective):
         return self.objective.scales
 
     @property
-    def initial_loss(self) -> float | None:
-        """Returns the initial loss of the wrapped objective."""
-        return self.objective.initial_loss
-
-    @property
     def config(self) -> EncoderConfig | None:
         """Returns the configuration of the encoder, if the wrapped objective has one."""
         return encoder_config(self.objective)

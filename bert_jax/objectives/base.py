@@ -30,11 +30,6 @@ class Objective:
         """Returns the factor of each loss, by name, in the sum that is minimized; 1 if it is not listed."""
         return {}
 
-    @property
-    def initial_loss(self) -> float | None:
-        """Returns that sum for an untrained model; None if it depends on the data."""
-        return None
-
     def init(self, key: jax.Array) -> Params:
         """Returns new trainable parameters, boxed with their axis names (`nn.LogicallyPartitioned`)."""
         raise NotImplementedError

@@ -32,7 +32,6 @@ class ClassificationAndLM(Classification):
     lm_weight: float = 0.5
     language_model: MaskedLMHead = MASKED_LM
 
-    initial_loss = None  # the language model may start with a trained head
     may_differ = "(pooler|mlm)/.*"
 
     @property

@@ -62,11 +62,6 @@ class CausalLM(Objective):
         """Returns the encoder with the masked LM head."""
         return PretrainingModel(self.config, self.head, next_sentence=False)
 
-    @property
-    def initial_loss(self) -> float:
-        """Returns the expected loss of the head."""
-        return self.head.initial_loss(self.config)
-
     def init(self, key: jax.Array) -> Params:
         """Returns new parameters of the model, which are those of masked LM without a next-sentence head."""
         ids = jnp.zeros((1, 8), jnp.int32)
@@ -131,11 +126,6 @@ class CausalThenMasked(Objective):
     def causal(self) -> CausalLM:
         """Returns the objective of the first steps."""
         return CausalLM(self.config.replace(causal=True), self.masked.token_types, self.masked.head)
-
-    @property
-    def initial_loss(self) -> float:
-        """Returns the expected loss of the head."""
-        return self.causal.initial_loss
 
     def init(self, key: jax.Array) -> Params:
         """Returns new parameters of masked LM."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from bert_jax.models import ClassificationModel
 from bert_jax.models.baselines.bilstm_classifier import BilstmClassifier
@@ -48,17 +47,6 @@ class Classification(RowObjective):
     def output_count(self) -> int:
         """Returns the number of outputs of the model."""
         return 1 if self.kind == "regression" else self.num_labels
-
-    @property
-    def initial_loss(self) -> float | None:
-        """Returns ln C, or ln 2 for multi-label classification.
-
-        It is None for regression, whose loss depends on the targets, and for windows, where the loss depends
-        on the weights of a batch's rows.
-        """
-        if self.kind == "regression" or self.windows:
-            return None
-        return float(np.log(2 if self.kind == "multilabel" else self.num_labels))
 
     def options(self, batch: Batch) -> dict[str, Any]:
         """Returns the positions of [CLS]. The logits of packed rows are [B, S, C], and [B, C] of others."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Collection
 from typing import Any
 
@@ -48,12 +47,6 @@ class MaskedLM(Objective):
     def model(self) -> PretrainingModel:
         """Returns the encoder with the heads of pre-training."""
         return PretrainingModel(self.config, self.head, self.next_sentence_head)
-
-    @property
-    def initial_loss(self) -> float:
-        """Returns the expected loss of the masked LM head, plus ln 2 if there are next-sentence labels."""
-        of_labels = math.log(2) if self.next_sentence and self.next_sentence_head else 0.0
-        return self.head.initial_loss(self.config) + of_labels
 
     def init(self, key: jax.Array) -> Params:
         """Returns new parameters of the model."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import jax
-import numpy as np
 
 from bert_jax.models import ClassificationModel
 from bert_jax.models.config import EncoderConfig
@@ -33,11 +32,6 @@ class MultipleChoice(RowObjective):
     def model(self) -> ClassificationModel:
         """Returns the encoder with a head that scores one choice."""
         return ClassificationModel(self.config, 1, self.classifier)
-
-    @property
-    def initial_loss(self) -> float | None:
-        """Returns ln of the number of choices; None for windows, because their rows are weighted."""
-        return None if self.windows else float(np.log(self.choices))
 
     def shaped(self, output: jax.Array, batch: Batch) -> jax.Array:
         """Returns the logits, float32 [B, choices]."""

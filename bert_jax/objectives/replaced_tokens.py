@@ -12,7 +12,6 @@ stored as any other encoder. Its embeddings are the shared ones.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -104,11 +103,6 @@ class ReplacedTokens(Objective):
     def scales(self) -> Mapping[str, float]:
         """Returns `weight` for the loss of the discriminator."""
         return {"discriminator": self.weight}
-
-    @property
-    def initial_loss(self) -> float:
-        """Returns the sum of the expected losses of both networks."""
-        return self.generator.initial_loss + self.weight * math.log(2)
 
     @property
     def model(self) -> Any:

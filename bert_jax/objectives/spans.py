@@ -30,8 +30,6 @@ class Spans(RowObjective):
     token_types: tuple[int, int] = TYPES
     classifier: ClassificationHead = SPANS
 
-    initial_loss = None  # it is the mean of ln(tokens of the row), which depends on the data
-
     @property
     def model(self) -> ClassificationModel:
         """Returns the encoder with a head for the start and the end."""

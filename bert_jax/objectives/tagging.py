@@ -7,7 +7,6 @@ from typing import cast
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from bert_jax.models import ClassificationModel, FeatureTagger
 from bert_jax.models.config import EncoderConfig
@@ -47,11 +46,6 @@ class Tagging(RowObjective):
         return FeatureTagger(
             self.config, self.num_labels, self.layers, self.lstm_layers, self.lstm_size, self.mix
         )
-
-    @property
-    def initial_loss(self) -> float:
-        """Returns ln C."""
-        return float(np.log(self.num_labels))
 
     def prepare(self, batch: Batch, key: jax.Array | None, train: bool) -> Batch:
         """Returns the model's inputs for rows of one text, with their `tags` and `features` if present."""

@@ -40,7 +40,6 @@ def test_windows_weigh_in_the_loss_and_their_texts_in_its_divisor():
     loss, metrics = loss_of(objective, np.zeros((4, 3)), targets=np.zeros(4, np.int32), **windows)
     assert_pair(loss, 2.75 * np.log(3), 3)
     assert_pair(metrics["accuracy"], 1, 3)
-    assert objective.initial_loss is None
 
     both = {name: np.repeat(x[:, None], 2, axis=1) for name, x in windows.items()}
     objective = MultipleChoice(CONFIG, 2, windows=True)

@@ -29,8 +29,6 @@ WEIGHTS = np.linspace(-1, 1, 8).astype(np.float32)
 class Regression(Objective):
     """y = x w + b under squared error; a prepared batch is the batch."""
 
-    initial_loss = None
-
     def init(self, key):
         names = nn.Partitioned(jax.random.normal(key, (8,)), names=("embed",))
         return {"encoder": {"w": names}, "head": {"b": nn.Partitioned(jnp.zeros(()), names=())}}

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.models.config import HEAD_FIELDS, EncoderConfig
-
-_TRUNCATED = 0.774  # variance of a standard normal distribution that is truncated at two deviations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,15 +34,6 @@ class MaskedLMHead:
     def has_parameters(self) -> bool:
         """Returns whether there is more to the head than the word embeddings."""
         return self.transform or self.norm or self.decoder_bias or not self.tied
-
-    def initial_loss(self, config: EncoderConfig) -> float:
-        """Returns the expected cross-entropy in nats with random weights.
-
-        It is ln V plus half the variance of the logits, which is small without a norm before them.
-        """
-        truncation = 1.0 if config.initializer == "normal" else _TRUNCATED
-        variance = config.embedding_width * config.initializer_range**2 * truncation if self.norm else 0.0
-        return math.log(config.vocab_size) + variance / 2
 
 
 MASKED_LM = MaskedLMHead()

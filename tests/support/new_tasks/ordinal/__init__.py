@@ -53,7 +53,6 @@ class Ordinal(RowObjective):
     grades: int
     spread: float
     new_groups = ("ordinal",)
-    initial_loss = None
 
     @property
     def model(self):
