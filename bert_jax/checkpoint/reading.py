@@ -34,8 +34,9 @@ from bert_jax.errors import StorageError, UserError
 from bert_jax.io import checks, files
 from bert_jax.io.wording import counted, some
 from bert_jax.objectives import adapters
-from bert_jax.objectives.adapters import assemble, group_parts, low_rank_updates
+from bert_jax.objectives.adapters import assemble, group_parts
 from bert_jax.parallel import collective
+from bert_jax.parallel.sharding import from_host
 
 _Result = TypeVar("_Result")
 
@@ -430,36 +431,18 @@ def _agreed_steps(path: files.PathLike) -> list[str]:
 
 
 def _load_params(step: Step, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[dict, Report]:
-    stored, leaves = step.params, step.leaves
-    abstract = _on_one_device({name: leaves[at] for name, at in stored.items()})
-    params = jax.eval_shape(assemble, abstract)
-    check_leaves(
-        step.path,
-        {TRAINED + name: Leaf(x.shape, str(x.dtype), "") for name, x in params.items()},
-        {TRAINED + name: x for name, x in wanted.items()},
-    )
+    arrays = step.read(_on_one_device({name: step.leaves[name] for name in step.params.values()}))
+    check_finite(step.path, arrays)
+    params = assemble({_model_name(name): array for name, array in arrays.items()})
+    check_leaves(step.path, params, wanted)
     report = Report.of(step.path, wanted, params)
     if not report.loaded:
         raise UserError(
             f"{step.path}: it has none of the {counted(len(wanted), 'tensor')} of this model (it has "
             f"{some(params)}; the model has {some(wanted)})"
         )
-    groups, onto = group_parts(stored), {}
+    loaded = {}
     for name in report.loaded:
-        sharding = getattr(wanted[name], "sharding", None)
-        update = low_rank_updates(groups[name]).get(name, {}).values()
-        for part in groups[name]:
-            like = abstract[part]
-            if sharding is not None and part in update:  # Its axes are not those of the parameter.
-                sharding_of_part = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
-                onto[stored[part]] = like.update(sharding=sharding_of_part)
-            else:
-                onto[stored[part]] = like if sharding is None else like.update(sharding=sharding)
-    arrays = step.read(onto)
-    check_finite(step.path, arrays)
-    loaded = assemble({_model_name(name): array for name, array in arrays.items()})
-    placed = {
-        name: jax.device_put(loaded[name].astype(wanted[name].dtype), getattr(wanted[name], "sharding", None))
-        for name in report.loaded
-    }
-    return nest(placed), report
+        array, sharding = params[name].astype(wanted[name].dtype), getattr(wanted[name], "sharding", None)
+        loaded[name] = array if sharding is None else from_host(jax.device_get(array), sharding)
+    return nest(loaded), report
