@@ -1,14 +1,12 @@
-"""Writes metrics and images to files, TensorBoard, Weights & Biases and the terminal."""
+"""Writes metrics to files, TensorBoard, Weights & Biases and the terminal."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import io
 import json
 import math
 import os
-import struct
 import sys
 import threading
 import time
@@ -25,7 +23,6 @@ from bert_jax.io.wording import first_line
 with optional_imports("trackers"):
     import wandb
 with epy.lazy_imports():
-    from PIL import Image
     from tensorboardX import event_file_writer, record_writer
     from tensorboardX.proto import event_pb2, summary_pb2
 
@@ -86,7 +83,7 @@ class MetricsWriter:
         if files.is_remote(self._directory):
             self._local = self._cleanup.enter_context(scratch.directory())
             self._uploads = _Uploads(self._local, self._directory, self.message)
-        self._streams: dict[str, TextIO] = {}
+        self._lines: TextIO | None = None
         self._events: _Events | None = None
         self._has_failed = False  # whether the files cannot be written any more
         self._flushed = -math.inf
@@ -132,13 +129,18 @@ class MetricsWriter:
             return
         values = {name: float(value) for name, value in values.items()}
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
-        self._append(_FILE, {"step": step, "kind": kind} | finite)
         named = {f"{kind}/{name}": value for name, value in values.items()}
-        self._add(step, lambda: [_scalar(tag, value) for tag, value in named.items()])
+        with self._storing():
+            if self._directory and not self._has_failed:
+                if self._lines is None:
+                    self._lines = open(os.path.join(self._local, _FILE), "a", buffering=1)  # noqa: SIM115
+                self._lines.write(json.dumps({"step": step, "kind": kind} | finite) + "\n")
+            if self._events:
+                self._events.add_scalars(step, named)
         if time.monotonic() - self._flushed > _FLUSH_SECONDS:
             self.flush()
         if self._tracker:
-            self._tracker.log(step, lambda: {name: x for name, x in named.items() if math.isfinite(x)})
+            self._tracker.log(step, {name: x for name, x in named.items() if math.isfinite(x)})
         shown = [form.format(values[name]) for name, form in _SHOWN.items() if name in values]
         if kind == "eval":  # Evaluations are rare, so the terminal can show all of their metrics.
             others = [name for name in values if name not in (*_SHOWN, BEST_SO_FAR)]
@@ -153,12 +155,6 @@ class MetricsWriter:
         self.message("  ".join([f"{label} {step:>{len(str(self._total))}}", *shown]))
         if kind == "train":
             self.at_step(step)
-
-    def write_image(self, step: int, tag: str, png: bytes) -> None:
-        """Writes the content of a PNG file, such as "eval/confusions", to TensorBoard and W&B."""
-        self._add(step, lambda: [_image(tag, png)])
-        if self._tracker:
-            self._tracker.log(step, lambda: {tag: wandb.Image(Image.open(io.BytesIO(png)))})
 
     def at_step(self, step: int) -> None:
         """Shows the progress. It is called at every step with the last step known to be done."""
@@ -259,27 +255,12 @@ class MetricsWriter:
             message = f"{self._directory}: the metrics cannot be written ({error.strerror or error})"
             raise file_error(f"{message}; check the storage and run the same command", error) from error
 
-    def _append(self, name: str, line: Mapping[str, Any]) -> None:
-        if not self._directory or self._has_failed:
-            return
-        with self._storing():
-            if name not in self._streams:
-                path = os.path.join(self._local, name)
-                self._streams[name] = open(path, "a", buffering=1)  # noqa: SIM115 (kept open)
-            self._streams[name].write(json.dumps(line) + "\n")
-
-    def _add(self, step: int, values: Callable[[], Any]) -> None:
-        if self._events:
-            with self._storing():
-                self._events.add(step, summary=summary_pb2.Summary(value=values()))
-
     def _close_files(self) -> None:
-        streams, self._streams, events, self._events = self._streams, {}, self._events, None
+        lines, self._lines, events, self._events = self._lines, None, self._events, None
         with contextlib.ExitStack() as closing:
-            for stream in streams.values():
-                closing.callback(stream.close)
-            if events:
-                closing.callback(events.close)
+            for file in (lines, events):
+                if file is not None:
+                    closing.callback(file.close)
 
     def _time_left(self, step: int) -> list[str]:
         if self._begin is None or not self._begin[1] < step < self._total:
@@ -312,16 +293,6 @@ def _step_of(line: str) -> float:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return math.inf
-
-
-def _scalar(tag: str, value: float) -> Any:
-    return summary_pb2.Summary.Value(tag=tag, simple_value=value)
-
-
-def _image(tag: str, png: bytes) -> Any:
-    width, height = struct.unpack(">II", png[16:24])  # of the chunk IHDR, which is the first
-    image = summary_pb2.Summary.Image(width=width, height=height, encoded_image_string=png)
-    return summary_pb2.Summary.Value(tag=tag, image=image)
 
 
 class _Uploads:
@@ -375,9 +346,13 @@ class _Events:
         self._file = event_file_writer.EventsWriter(os.path.join(directory, "events"), suffix)
         self.flush, self.close = self._file.flush, self._file.close
         # makes TensorBoard hide the later steps of an earlier process, which may not have saved any
-        self.add(step + 1, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
+        self._add(step + 1, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
 
-    def add(self, step: int, **content: Any) -> None:
+    def add_scalars(self, step: int, values: Mapping[str, float]) -> None:
+        scalars = [summary_pb2.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        self._add(step, summary=summary_pb2.Summary(value=scalars))
+
+    def _add(self, step: int, **content: Any) -> None:
         self._file.write_event(event_pb2.Event(wall_time=time.time(), step=step, **content))
 
 
@@ -410,10 +385,10 @@ class _WeightsAndBiases:
             )
             atomic.write_text(path, f"{self._run.id}\n")
 
-    def log(self, step: int, values: Callable[[], Mapping[str, Any]]) -> None:
+    def log(self, step: int, values: Mapping[str, float]) -> None:
         with self._guarded():
             if self._run is not None:
-                self._run.log(dict(values()), step=step)
+                self._run.log(dict(values), step=step)
 
     def close(self) -> None:
         with self._guarded():

@@ -11,6 +11,5 @@ def quiet_context(watchdog):
     quiet = types.SimpleNamespace(
         check=lambda: None,
         stage=lambda *unused: contextlib.nullcontext(lambda *done: None),
-        write_image=lambda *unused: None,
     )
     return EvaluationContext(quiet, quiet, watchdog)
