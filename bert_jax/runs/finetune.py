@@ -35,7 +35,7 @@ from bert_jax.tasks.rows import assembly, batches, outputs, packing, windows
 from bert_jax.tasks.rows.outputs import Costs
 from bert_jax.tasks.setup import from_training_file, resolve_schedule, split_file, training_objective
 from bert_jax.training import auto_accumulation, train
-from bert_jax.training.adapters import describe, load_initial
+from bert_jax.training.adapters import load_initial
 from bert_jax.training.evaluators import Batches, BestCheckpoint
 from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.optimizers import make_optimizer
@@ -120,8 +120,6 @@ def _open(config, directory, log, explicit, command_line, memory_limit, cleanup)
     run = _describe_run(config, task, examples, command_line) | distillation.record(learned)
     workdir.open_run(run, fields.declared(config.task))
     workdir.copy_vocabulary(task.tokenizer.path)
-    if described := describe(objective):
-        log(described)
     data = task.precompute(data, mesh, config, log)
     costs = Costs.of_training(objective, mesh, task.model_config.execution.dtype)
     best = None

@@ -40,7 +40,7 @@ from bert_jax.settings.pretrain_config import PretrainConfig
 from bert_jax.settings.run_config import ModelConfig
 from bert_jax.tokenization import Tokenizer
 from bert_jax.training import auto_accumulation, flops, train
-from bert_jax.training.adapters import adapt, describe, load_initial
+from bert_jax.training.adapters import adapt, load_initial
 from bert_jax.training.evaluators import EvalStep, Evaluator, RecordEvaluator
 from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.optimizers import WITH_TRUST_RATIO, freeze, make_optimizer
@@ -137,7 +137,7 @@ def _open(config, workdir, explicit, allow_changes, evaluators, log, memory_limi
     }
     held.open_run(run | distillation.record(learned), declared, allow_changes=allow_changes)
     held.copy_vocabulary(data.tokenizer.path)
-    for line in filter(None, (adopted, *_describe_data(config, data), describe(objective))):
+    for line in filter(None, (adopted, *_describe_data(config, data))):
         log(line)
     if config.resume_from and not held.has_steps:
         theirs = convert.load_architecture(config.resume_from)[1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Callable, Collection
 
@@ -138,16 +137,3 @@ def load_initial(
         new=(*report.new, *(name for name in flatten(abstract_params) if name not in given)),
         base=files.absolute(report.base or config.init_from) if adapter.kind == "lora" else "",
     )
-
-
-def describe(objective: Objective) -> str:
-    """Returns one line about the numbers of trained and frozen parameters; "" if all are trained."""
-    if objective.frozen() is None:
-        return ""
-    trained, model = (
-        sum(math.prod(shape) for shape in parameter_shapes(boxed).values())
-        for boxed in (objective.init_shapes, objective.init_model_shapes)
-    )
-    if trained >= model:  # only a teacher is frozen
-        return ""
-    return f"{trained:,} parameters are trained, {trained / model:.2%} of the {model:,} of the model"

@@ -119,11 +119,7 @@ class Evaluator(Protocol):
 class EvalStep:
     """The eval step of an objective, which the evaluators of a run share, so that it is compiled once.
 
-    Args:
-        objective: the training objective.
-        seed: the seed of the run. Random choices in a batch, such as its masks, are the same in every
-            evaluation.
-        mesh: the device mesh of the state.
+    Random choices in a batch, such as its masks, depend on the seed and are the same in every evaluation.
     """
 
     def __init__(self, objective: Objective, seed: int, mesh: jax.sharding.Mesh):

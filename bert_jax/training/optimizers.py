@@ -136,14 +136,8 @@ def parse_rates(rates: str) -> list[tuple[re.Pattern[str], float]]:
 def rate_factors(params: Any, layers: Layers, rates: str) -> Any:
     """Returns the learning rate factor of each parameter, as a tree like that of `Layers.by_name`.
 
-    Args:
-        params: the parameters.
-        layers: the layers of stacked parameters.
-        rates: see `parse_rates`. The first expression that matches a name gives its factor, which is 1 if
-            none matches.
-
-    Raises:
-        UserError: an expression gives no parameter its factor.
+    The first expression of `rates` (see `parse_rates`) that matches a name gives its factor, which is 1 if
+    none matches. It raises UserError if an expression gives no parameter its factor.
     """
     groups = parse_rates(rates)
     unused = {pattern.pattern for pattern, _ in groups}
@@ -278,13 +272,6 @@ def stable_adamw(
     The update is (m / (sqrt(v) + eps) + decay) / max(1, rms), with the bias-corrected moments m and v and
     rms = sqrt(mean(g^2 / max(v, eps^2))). The mean is taken over a parameter, and per layer over a parameter
     that is stacked over layers. No other clipping of the gradient is needed.
-
-    Args:
-        b1: the decay rate of the first moment.
-        b2: the decay rate of the second moment.
-        eps: added to the root of the second moment.
-        decay: adds weight decay to a direction; it has no state.
-        layers: the layers of stacked parameters.
     """
     adam = scale_by_corrected_adam(b1, b2, eps)
     log_b2 = math.log(b2) if b2 else -math.inf
@@ -309,10 +296,6 @@ def scale_by_trust_ratio(layers: Layers, no_decay: str = NO_DECAY) -> optax.Grad
     See You et al. 2020, algorithm 2. The ratio is 1 if either norm is 0, and for parameters without weight
     decay (by default biases and LayerNorm scales), as in tensorflow/models and ALBERT. The norms are taken
     per layer: a parameter that is stacked over layers has one ratio per layer.
-
-    Args:
-        layers: the layers of stacked parameters.
-        no_decay: regular expression that matches the names of the parameters without weight decay.
     """
 
     def scale(updates, params):

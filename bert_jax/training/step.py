@@ -48,13 +48,8 @@ class TrainSetup:
     ) -> TrainSetup:
         """Sets up the train step of a run.
 
-        Args:
-            config: the configuration of the run.
-            objective: the training objective.
-            devices: the devices of the mesh; by default those of this run.
-
-        Raises:
-            UserError: the mesh or the optimizer is not valid.
+        The mesh has the devices of this run by default. It raises UserError if the mesh or the optimizer is
+        not valid.
         """
         mesh = sharding.mesh_of(config.mesh, devices=devices)
         optimizer, schedule = make_optimizer(config.optimizer, config.steps, objective)
@@ -258,9 +253,8 @@ def losses_in_microbatches(objective: Objective, params: Params, batch: Batch, p
     Args:
         objective: the training objective.
         params: the parameters of its model, some of which may be `placement.UnstackedLayers`.
-        batch: a prepared batch.
-        parts: the number of parts in which it is computed. An objective that compares rows computes all of
-            them at once.
+        batch: a prepared batch, which is computed in `parts` parts unless the objective compares rows.
+        parts: see `batch`.
     """
 
     def of_part(params, rows):
