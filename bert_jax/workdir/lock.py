@@ -12,7 +12,7 @@ import time
 import uuid
 
 from bert_jax.errors import UserError, file_error
-from bert_jax.io import files, owners, remote
+from bert_jax.io import files, remote
 
 _NAME = ".lock"
 
@@ -108,16 +108,16 @@ class Lock:
 
     def _wait_for_end(self, holder: dict) -> None:
         """Raises UserError if the holder is alive."""
-        dead = owners.is_dead(holder.get("owner", "")) if holder else True
-        if dead is None:  # It is on another host, whose clock may differ: wait for two renewals at least.
-            age = time.time() - holder.get("renewed", 0.0)
-            wait = min(max(self._lease - age, 2.5 * self._interval), self._lease)
-            self._log(f"waiting {wait:.0f} s to see whether {_name(holder)} still uses {self._directory}")
-            deadline = time.monotonic() + wait
-            while self._read() == holder and time.monotonic() < deadline:
-                time.sleep(min(self._interval / 4, 1.0))
-            dead = self._read() == holder
-        if not dead:
+        if not holder or _has_ended(holder):
+            return
+        # It may be on another host, whose clock may differ: wait for two renewals at least.
+        age = time.time() - holder.get("renewed", 0.0)
+        wait = min(max(self._lease - age, 2.5 * self._interval), self._lease)
+        self._log(f"waiting {wait:.0f} s to see whether {_name(holder)} still uses {self._directory}")
+        deadline = time.monotonic() + wait
+        while self._read() == holder and time.monotonic() < deadline:
+            time.sleep(min(self._interval / 4, 1.0))
+        if self._read() != holder:
             raise self._in_use(holder)
 
     def _renew(self) -> None:
@@ -142,7 +142,7 @@ class Lock:
         return holder if isinstance(holder, dict) else {}
 
     def _content(self) -> bytes:
-        holder = {"host": socket.gethostname(), "pid": os.getpid(), "owner": owners.token()}
+        holder = {"host": socket.gethostname(), "pid": os.getpid(), "machine": _machine()}
         return json.dumps(holder | {"token": self._token, "renewed": time.time()}).encode()
 
     def _write(self, is_new: bool = False) -> None:
@@ -153,6 +153,26 @@ class Lock:
         else:
             with open(self._path, "xb" if is_new else "wb") as file:
                 file.write(self._content())
+
+
+def _machine() -> str:
+    """Returns a text that names this machine since its last boot, and the container on it."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return f"{file.read().strip()} {os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return socket.gethostname()
+
+
+def _has_ended(holder: dict) -> bool:
+    """Returns whether the holder was a process of this machine that has ended."""
+    try:
+        os.kill(holder["pid"] if holder["machine"] == _machine() else os.getpid(), 0)
+    except ProcessLookupError:
+        return True
+    except (KeyError, TypeError, OSError, OverflowError):  # of another user, or written by an earlier version
+        pass
+    return False
 
 
 def _name(holder: dict) -> str:

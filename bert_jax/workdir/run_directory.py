@@ -26,7 +26,7 @@ import jax
 
 from bert_jax import tokenization
 from bert_jax.errors import UserError, file_error
-from bert_jax.io import atomic, checks, files, json_files, owners
+from bert_jax.io import atomic, checks, files, json_files
 from bert_jax.io.wording import some
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import Target
@@ -301,7 +301,7 @@ def _check_shared(directory: str, names: Sequence[str] = (), *, patience: float 
     if jax.process_count() == 1:
         return
     # Named as a temporary file is, so that it is removed later if process 0 is killed.
-    probe = f".shared.tmp-{owners.token()}-{uuid.uuid4().hex}"
+    probe = f".shared.tmp-{uuid.uuid4().hex}"
 
     def write() -> list[str]:
         try:

@@ -18,7 +18,6 @@ from bert_jax.io import (
     compression,
     files,
     json_files,
-    owners,
     scratch,
 )
 
@@ -168,15 +167,6 @@ def test_temporary_directories_are_removed(tmp_path, monkeypatch):
     for name in ("XDG_CACHE_HOME", "HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     assert scratch.cache_directory("xla") == f"{tmp_path}/bert_jax/xla"
-
-
-def test_owners():
-    own = f"a.tmp-{owners.token()}-00"
-    assert owners.is_dead(own) is False
-    assert owners.is_dead(f"a.tmp-{owners.machine()}-{(1 << 22) + 1}-1-00") is True
-    if owners.process_start(os.getpid()) != "unknown":
-        assert owners.is_dead(f"a.tmp-{owners.machine()}-{os.getpid()}-1-00") is True  # its id was used again
-    assert owners.is_dead("a.tmp-0123456789ab-1-1-00") is None and owners.is_dead("a") is None
 
 
 def test_what_is_there_is_replaced_only_when_asked(tmp_path):

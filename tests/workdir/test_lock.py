@@ -55,7 +55,7 @@ def test_two_in_one_directory(tmp_path, holder):
 @pytest.mark.parametrize("place", ["local", "remote"])
 def test_two_in_one_process(tmp_path, remote, place):
     directory = tmp_path if place == "local" else remote
-    first, second = Lock(directory), Lock(directory)
+    first, second = Lock(directory, lease=1.2), Lock(directory, lease=1.2)
     first.acquire()
     with pytest.raises(UserError, match="in use"):
         second.acquire()
@@ -72,6 +72,19 @@ def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path, holder):
     assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
     lock.release()
     assert (tmp_path / ".lock").read_text() == ""
+
+
+def test_a_lease_of_a_killed_process_is_taken_over_at_once(remote):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    lock = Lock(remote)
+    lock.acquire()
+    held = json.loads(files.read(f"{remote}/.lock"))
+    lock.release()
+    atomic.write_text(f"{remote}/.lock", json.dumps(held | {"pid": ended.pid}))
+    lock = Lock(remote, log=pytest.fail)
+    lock.acquire()
+    lock.release()
 
 
 def test_another_host_that_renews_is_alive_and_one_that_does_not_is_dead(remote):
