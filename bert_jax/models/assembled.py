@@ -59,14 +59,8 @@ class AssembledModel(Module):
 
         `hidden` is [B, L, H]. `pooled` [B, H] and `nsp` [B, 2] are computed from the first token, `mlm`
         [B, L, V] and `qa` [B, L, 2] from every token. `classifier` is [B, classes], or [B, L, classes]
-        without pooling. `discriminator` is [B, L].
-
-        Args:
-            input_ids: int32 [B, L]; see `Encoder` for this and the other inputs.
-            token_type_ids: int32 [B, L].
-            position_ids: int32 [B, L].
-            sequence_ids: int32 [B, L].
-            deterministic: whether dropout is disabled. Dropout needs the key `dropout` in `rngs`.
+        without pooling. `discriminator` is [B, L]. The inputs are those of an `Encoder`; dropout needs the
+        key `dropout` in `rngs`.
         """
         hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic)
         outputs = {"hidden": hidden}

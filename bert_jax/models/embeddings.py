@@ -64,16 +64,7 @@ class Embeddings(Module):
             self.projection = self.dense(None, (config.hidden_size,), ("embed",), ("embed_out",))
 
     def __call__(self, input_ids, token_type_ids, position_ids, deterministic, word=None):
-        """Returns the embeddings [B, L, H] of int32 [B, L] inputs.
-
-        Args:
-            input_ids: token ids.
-            token_type_ids: token types.
-            position_ids: positions within each sequence.
-            deterministic: whether dropout is disabled.
-            word: the word embeddings as returned by `tied_table.for_each_shard`, for models that use them
-                twice; None for `self.word`.
-        """
+        """Returns the embeddings [B, L, H] of int32 [B, L] inputs; see `Encoder`."""
         x = tied_table.look_up(self.word if word is None else word, input_ids)
         x = self.add_types(x, self.token_type, token_type_ids)
         x = self.scheme.embed(x, position_ids, self.position_tables)

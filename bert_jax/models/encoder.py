@@ -324,15 +324,9 @@ class Encoder(Module):
     def every_layer(self, input_ids, token_type_ids, position_ids, sequence_ids, collect):
         """Applies `collect` to the embeddings and to the output of each layer.
 
-        Whatever `collect` drops, such as the tokens when it takes a mean, is never kept for more than one
-        layer. The last layer's output is taken after the final norm, if there is one.
-
-        Args:
-            input_ids: int32 [B, L]; see the class for this and the other inputs.
-            token_type_ids: int32 [B, L].
-            position_ids: int32 [B, L].
-            sequence_ids: int32 [B, L].
-            collect: function of hidden states [B, L, H] that returns an array.
+        `collect` is a function of hidden states [B, L, H] that returns an array. Whatever it drops, such as
+        the tokens when it takes a mean, is never kept for more than one layer. The last layer's output is
+        taken after the final norm, if there is one.
 
         Returns:
             The stacked results [layers + 1, ...].

@@ -108,10 +108,9 @@ def may_have_tpu() -> bool:
 
 
 def ignore_missing_accelerators() -> None:
-    """Lets jax use the CPU on a machine without a TPU or GPU that has their libraries.
+    """Lets jax use the CPU, without errors, where there are the libraries of TPUs or GPUs and no such device.
 
-    `bert-jax estimate` needs only the libraries. In other commands, jax would look for the devices and print
-    errors. Call this function before anything imports jax.
+    Call this function before anything imports jax.
     """
     is_installed = any(map(importlib.util.find_spec, ("libtpu", *GPU_PLUGINS)))
     if is_installed and not has_nvidia_gpu() and not may_have_tpu():

@@ -73,14 +73,8 @@ class ClassificationModel(Module):
     ):
         """Returns float32 logits.
 
-        Args:
-            input_ids: int32 [B, L]; see `Encoder` for this and the next three.
-            token_type_ids: int32 [B, L].
-            position_ids: int32 [B, L].
-            sequence_ids: int32 [B, L].
-            deterministic: whether dropout is disabled.
-            cls_positions: int32 [B, S], the first token of each sequence of a packed row; None if each row is
-                one sequence.
+        The inputs of an `Encoder` are followed by int32 `cls_positions` [B, S], the first token of each
+        sequence of a packed row; None if each row is one sequence.
 
         Returns:
             [B, num_labels]; [B, S, num_labels] with `cls_positions`; [B, L, num_labels] without pooling.

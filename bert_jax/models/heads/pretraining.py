@@ -93,16 +93,9 @@ class PretrainingModel(Module):
     ):
         """Returns the logits at the given positions only.
 
-        Args:
-            input_ids: int32 [B, L]; see `Encoder` for this and the next three.
-            token_type_ids: int32 [B, L].
-            position_ids: int32 [B, L].
-            sequence_ids: int32 [B, L].
-            masked_positions: int32 [B, P], positions to predict; None for every token.
-            cls_positions: int32 [B, S], position of [CLS] for each sequence of a row.
-            deterministic: whether dropout is disabled.
-            late_logits: whether masked LM logits may be `LateLogits`, for `objectives.losses.of_tokens`.
-            vectors: as of `Encoder`.
+        The inputs of an `Encoder` are followed by int32 `masked_positions` [B, P], None to predict every
+        token, and `cls_positions` [B, S], the position of [CLS] for each sequence of a row. With
+        `late_logits`, masked LM logits may be `LateLogits`, for `objectives.losses.of_tokens`.
 
         Returns:
             Masked LM logits [B, P, V] and next-sentence logits [B, S, 2] (1 = random next; None without that
