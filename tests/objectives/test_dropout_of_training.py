@@ -62,7 +62,12 @@ def dropouts_of(objective, batch, rngs):
     return dropouts(dce_jaxpr(program, [True] * len(program.outvars))[0])
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+QUICK = ("masked LM", "classification", "tagging")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in OBJECTIVES]
+)
 def test_dropout_is_for_training(name):
     (make, batch), expected = OBJECTIVES[name], DROPOUTS[name]
     objective = make()
