@@ -14,7 +14,7 @@ from bert_jax.inference.search import Reranker, Result, nearest
 from bert_jax.inference.text_files import Document, read_documents
 from bert_jax.io import files
 from bert_jax.tasks import metrics, table
-from bert_jax.tasks.table import Columns, Examples, read_strictly
+from bert_jax.tasks.table import Columns, Examples
 
 QRELS = ("query-id", "corpus-id", "score")
 _DEPTH = 100  # documents that are found for each query
@@ -79,12 +79,11 @@ def read_retrieval(directory: str, split: str) -> Judged:
             f"--retrieval={directory}: expected corpus.jsonl, queries.jsonl and qrels/{split}.tsv in it"
         )
     gains: dict[str, dict[str, int]] = {}
-    for place, row in read_strictly(path, QRELS):
-        query, document, gain = row.values()
-        if not gain.lstrip("-").isdecimal():
-            raise UserError(f"{place}: the score {gain!r:.40} is no whole number, such as 0 or 1")
-        if int(gain) > 0:
-            gains.setdefault(query, {})[document] = int(gain)
+    rows = table.read_examples(path, Columns(QRELS[0], QRELS[1], QRELS[2]), parse_label=int)
+    rows.check(0)
+    for query, document, gain in zip(rows.texts_a, rows.texts_b, rows.labels, strict=True):
+        if gain > 0:
+            gains.setdefault(query, {})[document] = gain
     documents = _read_distinct(os.path.join(directory, "corpus.jsonl"))
     queries = _read_distinct(os.path.join(directory, "queries.jsonl"))
     if not gains.keys() <= queries.keys() or not any(each.keys() & documents for each in gains.values()):

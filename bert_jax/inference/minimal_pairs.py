@@ -176,7 +176,7 @@ def read(path: str) -> list[Pair]:
         UserError: the file is missing or empty, or a line is malformed.
     """
     pairs = []
-    for number, row in table.json_rows(path):
+    for number, row in table.records(path, "jsonl"):
         values = [row.get(name) for name in FIELDS] if isinstance(row, dict) else [None]
         if not all(isinstance(value, str) and value.strip() for value in values) or values[0] == ALL:
             raise UserError(f"{path}:{number}: expected an object with text in {', '.join(FIELDS)}")

@@ -138,12 +138,8 @@ class FinetuneTask(abc.ABC):
     ) -> EncoderConfig:
         """Returns the configuration of the encoder with the values that a new run of the task has.
 
-        Args:
-            model_config: the configuration of the encoder, as `init_from` and the run have it.
-            tokenizer: the tokenizer of the model.
-            config: the configuration of the run.
-            explicit: the fields of `config.model` that the user set.
-            log: called with lines about what is taken from `init_from`.
+        `model_config` is that of `init_from` and the run, `explicit` the fields of `config.model` that the
+        user set, and `log` is called with lines about what is taken from `init_from`.
         """
         return model_config
 
@@ -182,10 +178,7 @@ class FinetuneTask(abc.ABC):
     def decode(self, examples: Any, rows: Any, outputs: np.ndarray) -> Predictions:
         """Returns the predictions, which scores, files and streams are made from.
 
-        Args:
-            examples: the examples of a file or a stream.
-            rows: the encoded examples, as `encode` returns them.
-            outputs: the outputs of the objective's `predict`, as `outputs.predict_all` returns them.
+        `rows` are what `encode` returned for the examples, `outputs` what `outputs.predict_all` did.
         """
 
     @abc.abstractmethod
@@ -227,12 +220,7 @@ class FinetuneTask(abc.ABC):
         return ""
 
     def line_reader(self, file_format: str = "auto", **columns: str) -> LineReader:
-        """Returns a reader for the lines of a stream.
-
-        Args:
-            file_format: one of `lines.FORMATS`.
-            **columns: the names of `text_a`, `text_b` and `id`, where they differ from the training file's.
-        """
+        """Returns a reader for the lines of a stream, whose columns may differ from the training file's."""
         return self.Lines(file_format, self.line_names() | columns)
 
     def line_names(self) -> dict[str, str]:
@@ -272,14 +260,7 @@ class FinetuneTask(abc.ABC):
     def precompute(
         self, rows: dict[str, EncodedRows], mesh: jax.sharding.Mesh, run: FinetuneConfig, log: Callable
     ) -> dict[str, EncodedRows]:
-        """Returns the rows of each split, with everything added that stays the same in every epoch.
-
-        Args:
-            rows: the rows by split.
-            mesh: the device mesh of the run.
-            run: the run's configuration.
-            log: called with each line to be logged.
-        """
+        """Returns the rows of each split, with everything added that stays the same in every epoch."""
         return rows
 
 
@@ -339,6 +320,14 @@ class TableTask(FinetuneTask):
         """Returns the columns of the run's files."""
         return self.columns_of(self.config, self.spec)
 
+    def require(self, *names: str, columns: Columns | None = None) -> None:
+        """Raises UserError if one of some fields of the columns is empty."""
+        if missing := [name for name in names if not getattr(columns or self.columns, name)]:
+            raise UserError(
+                f"{self.title} needs a column for data.{', data.'.join(missing)}; "
+                f"give --config.data.{missing[0]}=COLUMN"
+            )
+
     def parse_label(self, text: str) -> Any:
         """Parses a label of a file; as long as `labels` is empty, it may be any label.
 
@@ -357,8 +346,7 @@ class TableTask(FinetuneTask):
 
     def read_labeled(self, path: str, columns: Columns) -> Examples:
         """Returns the rows of a table with these columns."""
-        if not columns.label:
-            raise UserError("which column holds the label? give --config.data.label=COLUMN")
+        self.require("label", columns=columns)
         return self.read_columns(
             path, columns, self.parse_any_label, label_may_be_empty=self.label_may_be_empty
         )

@@ -25,11 +25,10 @@ class TaskEvaluator(Evaluator):
     Args:
         task: the task that is trained.
         objective: its objective, with the parameters that are frozen.
-        rows: the encoded rows of the evaluation file.
-        examples: the examples of the evaluation file.
+        rows, examples: those of the evaluation file.
         shapes: the shapes of the batches.
         mesh: the device mesh that holds the train state.
-        workdir: the work directory of the run, to which `write_results` writes its files.
+        workdir: the work directory, to which `write_results` writes.
         every: the number of steps between two evaluations; 0 to evaluate only at the end.
     """
 

@@ -46,11 +46,7 @@ def fields() -> dict[str, TaskField]:
 
 
 def declared(task: str = "") -> dict[str, Field]:
-    """Returns all fields of a fine-tuning configuration by their dotted names.
-
-    Args:
-        task: the name of a task in the registry, whose defaults the fields have; "" for the general ones.
-    """
+    """Returns all fields by their dotted names, with the defaults of a task, or with the general ones."""
     found = dict(config_fields.fields(FinetuneConfig())) | fields()
     for name, value in registry.get(task).defaults.items() if task else ():
         found[name] = dataclasses.replace(found[name], default=value)
@@ -60,9 +56,7 @@ def declared(task: str = "") -> dict[str, Field]:
 def default_config(size: str = "base", task: str = "classification") -> ml_collections.ConfigDict:
     """Returns the configuration of a task, with every field at its default.
 
-    Args:
-        size: the size of the model where there is no `init_from`; see `bert_jax.models.sizes.named`.
-        task: the name of a task in the registry.
+    `size` is that of the model where there is no `init_from`; see `bert_jax.models.sizes.named`.
     """
     spec = registry.get(task)
     config = defaults.finetune(size)

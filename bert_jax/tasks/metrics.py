@@ -87,7 +87,6 @@ def _correlation(function, predictions, targets):
 
 CLASSIFICATION: dict[str, Metric] = {
     "accuracy": accuracy,
-    "f1": f1,
     "f1_macro": f1_macro,
     "matthews": matthews,
 }

@@ -68,11 +68,7 @@ class TaskSpec:
             UserError: there is no such file. The message lists the paths that were tried.
         """
         splits = dict(self.splits).get(split, (split,))
-        if table.is_prepared(data_dir):
-            if not self.prepared:
-                raise UserError(
-                    f"data_dir={data_dir}: only the tasks of GLUE can be prepared; expected a folder"
-                )
+        if table.is_prepared(data_dir) and self.prepared:
             return table.find_prepared(self.name, data_dir, splits[0])
         names = [self.file_name.format(split=name) for name in splits]
         tried = dict.fromkeys(

@@ -14,7 +14,6 @@ from bert_jax.kernels import platform
 from bert_jax.models import config as model_config
 from bert_jax.models.heads import structures
 from bert_jax.objectives.base import Objective
-from bert_jax.settings import config_fields
 from bert_jax.settings.finetune_config import FinetuneConfig
 from bert_jax.settings.run_config import ModelConfig
 from bert_jax.tasks import fields, registry, table
@@ -143,8 +142,6 @@ def resolve_schedule(config: FinetuneConfig, examples: int) -> FinetuneConfig:
     """
     per_epoch = batches.steps_per_epoch(examples, config.batch_size)
     steps = max(1, round(per_epoch * config.epochs))
-    if steps > config_fields.INT32:
-        raise UserError(f"epochs={config.epochs}: that makes {steps:,} steps; expected at most 2^31 - 1")
     warmup_steps = config.optimizer.warmup_steps or int(steps * config.warmup_fraction)
     return dataclasses.replace(
         config,

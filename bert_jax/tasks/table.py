@@ -198,19 +198,17 @@ def parse_object(line: str) -> dict[str, Any]:
     return row
 
 
-def json_rows(path: str) -> Iterator[tuple[int, dict[str, Any] | Malformed]]:
-    """Yields (line, object) for each line of a JSON lines file that is not blank."""
+def records(path: str, kind: str) -> Iterator[tuple[int, dict[str, Any] | Malformed]]:
+    """Yields (line or row, object) of a JSON lines file, or of a Parquet or Arrow file (COLUMNAR)."""
+    if kind == COLUMNAR:
+        yield from enumerate(columnar.Table(path).rows(), 1)
+        return
     for number, line in enumerate(text_lines(path), 1):
         if line.strip():
             try:
                 yield number, parse_object(line)
             except Malformed as error:
                 yield number, error
-
-
-def records(path: str, kind: str) -> Iterator[tuple[int, dict[str, Any] | Malformed]]:
-    """Yields (line or row, object) of a JSON lines file, or of a Parquet or Arrow file (COLUMNAR)."""
-    return enumerate(columnar.Table(path).rows(), 1) if kind == COLUMNAR else json_rows(path)
 
 
 def find_key(row: Mapping[str, Any], names: Sequence[str]) -> str:
@@ -396,16 +394,9 @@ def add_row(
     wanted: Mapping[str, Sequence[str]],
     label_of: Callable[[str], Any] = str,
 ) -> None:
-    """Appends a row, {column: value}, to the examples.
+    """Appends a row, {column: value}, that `out.rows` counts already, or raises Malformed.
 
-    Args:
-        out: the examples; a row without an id has its number from 0 in `out.rows`, which counts it already.
-        row: the values.
-        wanted: {field: its columns}.
-        label_of: converts the text of a label.
-
-    Raises:
-        Malformed: a column is missing, or a value is not valid.
+    `wanted` has the columns of each field; `label_of` converts the text of a label.
     """
     values: dict[str, Any] = {"id": str(out.rows - 1)}
     for field, names in wanted.items():
@@ -437,7 +428,7 @@ def _rows(
         lines = (line.rstrip("\r\n") for line in text_lines(path))
         return enumerate(({columns.text_a: line} for line in lines), 1)
     if kind == "jsonl":
-        return json_rows(path)
+        return records(path, kind)
     if kind == COLUMNAR:
         table = columnar.Table(path)
         _places(path, wanted, table.columns)
@@ -481,14 +472,7 @@ def _places(path: str, wanted: Mapping[str, Sequence[str]], names: Sequence[str]
 
 
 def _split(path: str, delimiter: str, quotes: bool, may_be_text: bool) -> Iterator[tuple[int, list[str]]]:
-    """Yields the line and the fields of each row of a file; a blank line has no fields.
-
-    Args:
-        path: the path of the file.
-        delimiter: the character between two fields.
-        quotes: whether quotes delimit fields; otherwise they are text.
-        may_be_text: whether a quoted field with a tab and a newline is an error: it may be two rows.
-    """
+    """Yields the line and the fields of each row; a field that may be two rows can be an error."""
     lines = text_lines(path)
     if not quotes:
         for number, line in enumerate(lines, 1):
@@ -508,19 +492,6 @@ def _split(path: str, delimiter: str, quotes: bool, may_be_text: bool) -> Iterat
     except csv.Error as error:  # the beginnings of the following rows are not known
         hint = "if quotes are text, give data.quoting=none, else csv"
         raise UserError(f"{path}:{start}: {error} in the row that starts here; {hint}") from None
-
-
-def read_strictly(path: str, columns: Sequence[str]) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Yields (path and line, {column: text}) of each row of a TSV file with a header.
-
-    Raises:
-        UserError: a column is missing, or a row is malformed.
-    """
-    rows = _split(path, "\t", quotes=True, may_be_text=True)
-    for line, row in _named(path, rows, {name: [name] for name in columns}):
-        if isinstance(row, Malformed):
-            raise UserError(f"{path}:{line}: {row}")
-        yield f"{path}:{line}", row
 
 
 # Labels
@@ -557,15 +528,9 @@ def infer_labels(labels: Sequence[str], path: str) -> tuple[str, ...]:
 
 
 def check_counts(counts: Counter[str], path: str, may_differ: bool = False) -> None:
-    """Checks that the labels of a training file can be classes.
+    """Raises UserError if the labels of a training file cannot be classes: one alone, or too many.
 
-    Args:
-        counts: the number of occurrences of each label.
-        path: the path of the training file, for messages.
-        may_differ: whether any number of labels is plausible.
-
-    Raises:
-        UserError: there is only one class, or there are so many that the column cannot hold class labels.
+    `counts` has the occurrences of each label; with `may_differ`, any number of labels is plausible.
     """
     total = counts.total()
     if len(counts) < 2 or (not may_differ and total >= 20 and len(counts) > _MAX_DISTINCT * total):

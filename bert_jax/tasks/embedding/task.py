@@ -87,8 +87,8 @@ class GroupsTask(TableTask):
     _group = 2  # texts in a group of training
 
     def set_up(self) -> None:
-        if self.columns.negatives and not self.columns.text_b:
-            raise UserError("data.negatives: without data.text_b there is no positive beside them")
+        if self.columns.negatives:
+            self.require("text_b")
         names = comma_lists.names(self.config.data.eval_columns, "data.eval_columns")
         self.eval_columns = dataclasses.replace(self.columns, negatives="")
         if names:
@@ -130,7 +130,7 @@ class GroupsTask(TableTask):
 
     def read(self, path: str) -> Examples:
         columns = self.eval_columns
-        if not columns.text_b:
+        if not columns.text_b or (self.are_classes and not self.config.data.eval_columns):
             raise UserError(f"{path}: which columns hold the pairs to evaluate on? give {EVAL_COLUMNS}")
         return self.read_columns(path, columns, parse_number if columns.label else None)
 
@@ -173,10 +173,8 @@ class GroupsTask(TableTask):
         encoded.least_groups = 2 if self.batch_size_error(1) else 1
         return encoded
 
-    @property
-    def repeats_single_texts(self) -> bool:
-        """Returns whether a text without a second one comes twice, as its own positive."""
-        return True
+    are_classes: bool = False  # whether the labels of training are classes
+    repeats_single_texts: bool = True  # a text without a second one comes twice, as its own positive
 
     def form(self, is_anchor: bool) -> tuple[int, Ids]:
         """Returns the largest number of tokens of a row, and the ids to put before its text."""
@@ -249,15 +247,12 @@ class EmbeddingTask(GroupsTask):
         explicit: Collection[str],
         log: Callable[[str], None],
     ) -> EncoderConfig:
-        given = "classifier_pooling" in explicit or config.model.classifier_pooling is not None
         theirs = config.init_from and convert.load_sentence(config.init_from, model_config, tokenizer)
         pooling, source = SENTENCE.pooling, "the default"
-        if given:
+        if "classifier_pooling" in explicit or config.model.classifier_pooling is not None:
             pooling, source = SENTENCE.pooling_of(model_config), "as model.classifier_pooling says"
         elif theirs and theirs.pooling in _POOLINGS:
             pooling, source = theirs.pooling, f"as in {config.init_from}"
-        elif theirs:
-            source = f"since {theirs.pooling} of {config.init_from} cannot be trained"
         log(f"pooling of the vectors: {pooling}, {source}")
         if theirs and theirs.unsupported:
             log(f"warning: {config.init_from}: {theirs.unsupported} is not computed; the vectors are others")
@@ -269,9 +264,10 @@ class EmbeddingTask(GroupsTask):
         return model_config.replace(classifier_pooling=pooling)
 
     def set_up(self) -> None:
-        c, given = self.config, f"loss={self.config.loss}"
-        if c.loss in (COSENT, CLASSES) and not (self.columns.text_b and self.columns.label):
-            raise UserError(f"{given}: expected --config.data.text_b=COLUMN and --config.data.label=COLUMN")
+        if self.config.loss in (COSENT, CLASSES):
+            self.require("text_b", "label")
+        self.are_classes = self.config.loss == CLASSES
+        self.repeats_single_texts = self.config.loss != DENOISING
         super().set_up()
         self.sizes = self._sizes()
 
@@ -341,11 +337,6 @@ class EmbeddingTask(GroupsTask):
             examples.labels = [table.label_index(numbers, label) for label in examples.labels]
         return examples
 
-    def read(self, path: str) -> Examples:
-        if self.config.loss == CLASSES and not self.config.data.eval_columns:
-            raise UserError(f"{path}: classes are no similarities; give {EVAL_COLUMNS}")
-        return super().read(path)
-
     def read_unlabeled(self, path: str, **options: Any) -> Examples:
         self._check_pairs(options)
         return super().read_unlabeled(path, **options)
@@ -357,11 +348,6 @@ class EmbeddingTask(GroupsTask):
     def _check_pairs(self, given: Mapping[str, Any]) -> None:
         if not (self.eval_columns.text_b or given.get("text_b")):
             raise UserError("predictions compare pairs; `bert-jax embed` gives the vectors of single texts")
-
-    @property
-    def repeats_single_texts(self) -> bool:
-        """Returns whether the loss compares a text with itself."""
-        return self.config.loss != DENOISING
 
     def objective(self) -> TextVectors:
         c, layout = self.config, self.tokenizer.layout
@@ -431,8 +417,9 @@ class LateInteractionTask(GroupsTask):
     def set_up(self) -> None:
         super().set_up()
         c = self.config
-        if not self.columns.text_b or self.eval_columns.label:
-            raise UserError("late interaction compares pairs: data.text_b and data.eval_columns=TEXT,TEXT")
+        self.require("text_b")
+        if self.eval_columns.label:
+            raise UserError("data.eval_columns: late interaction compares pairs, TEXT,TEXT")
         if c.query_length > c.max_seq_length:
             raise UserError(
                 f"query_length={c.query_length}: expected at most max_seq_length={c.max_seq_length}"

@@ -48,8 +48,7 @@ class MultipleChoiceTask(TableTask):
     scorers = {"accuracy": metrics.accuracy}  # noqa: RUF012
 
     def set_up(self) -> None:
-        if not self.columns.choices:
-            raise UserError("which columns hold the choices? give --config.data.choices=COLUMN,COLUMN,...")
+        self.require("choices")
 
     def read_training(self, path: str) -> Examples:
         examples = self.read(path)
@@ -142,10 +141,7 @@ class RerankingTask(TableTask):
     _candidates = 1  # of a query; predictions have pairs
 
     def set_up(self) -> None:
-        if not (self.columns.text_b and self.columns.negatives):
-            raise UserError(
-                "reranking compares documents: data.text_b is the relevant one, data.negatives others"
-            )
+        self.require("text_b", "negatives")
 
     @classmethod
     def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:

@@ -98,15 +98,7 @@ def _choose(
     null: Logits | None,
     n_best: int,
 ) -> dict[str, Logits]:
-    """Returns the start and end logits of at most `n_best` best answers to a question, by text.
-
-    Args:
-        context: the context of the question.
-        spaced: whether single spaces are all the whitespace of the context.
-        spans: the first character, the end, the start logit and the end logit of each candidate, best first.
-        null: the logits of no answer, whose text is "" and is always added; None if there is an answer.
-        n_best: the maximum number of answers.
-    """
+    """Returns the start and end logits of at most `n_best` best answers to a question, by text."""
     chosen: dict[str, Logits] = {}
     for begin, end, start_logit, end_logit in spans:
         if null is not None and sum(null) > start_logit + end_logit:
@@ -124,11 +116,7 @@ def _choose(
 def _candidates(
     data: WindowRows, outputs: np.ndarray, n_best: int, max_answer_length: int
 ) -> dict[str, np.ndarray]:
-    """Returns all valid pairs of a likely start and a likely end as arrays, sorted by example, best first.
-
-    The arrays are `example`, `begin` and `end`, the characters of the span in the context, `start_logit` and
-    `end_logit`.
-    """
+    """Returns all valid pairs of a likely start and a likely end as arrays, sorted by example, best first."""
     parts = []
     for begin in range(0, len(data), _CHUNK):
         rows = np.arange(begin, min(begin + _CHUNK, len(data)))

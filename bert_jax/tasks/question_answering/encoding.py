@@ -87,16 +87,9 @@ def answer_tokens(
 def encode(
     questions: Questions, tokenizer: Tokenizer, max_seq_length: int, doc_stride: int, max_query_length: int
 ) -> WindowRows:
-    """Tokenizes questions and contexts, and splits the contexts into windows.
+    """Tokenizes questions and contexts, each once, and splits the contexts into windows.
 
-    Each context is tokenized only once, and texts are tokenized in batches.
-
-    Args:
-        questions: the questions with their contexts.
-        tokenizer: the tokenizer of the model.
-        max_seq_length: the maximum number of tokens of a row, including special tokens.
-        doc_stride: the number of tokens from one window of a context to the next.
-        max_query_length: the maximum number of tokens of a question; longer ones are truncated.
+    The windows of a context are `doc_stride` tokens apart; questions are truncated to `max_query_length`.
     """
     contexts = []
     for begin in range(0, len(questions.contexts), _ENCODE_CHUNK):

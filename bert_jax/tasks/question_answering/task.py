@@ -19,8 +19,6 @@ from bert_jax.tasks.question_answering.decoding import AnswerPredictions, files_
 from bert_jax.tasks.question_answering.question_files import NO_ANSWER, Questions, read_questions
 from bert_jax.tasks.registry import TaskSpec
 
-_HINT = "--config=finetune/squad has the defaults of questions"
-
 
 @dataclasses.dataclass(frozen=True)
 class QuestionData(DataConfig):
@@ -73,14 +71,12 @@ class QuestionAnsweringTask(FinetuneTask):
     formats = (".json",)
 
     def set_up(self) -> None:
-        config, special = self.config, self.tokenizer.template.special_count(pair=True)
-        if config.max_seq_length <= config.max_query_length + special:
+        c, special = self.config, self.tokenizer.template.special_count(pair=True)
+        if c.max_seq_length <= c.max_query_length + special or c.doc_stride < 1:
             raise UserError(
-                f"max_seq_length={config.max_seq_length}: expected more than max_query_length + {special}; "
-                f"{_HINT}"
+                f"max_seq_length={c.max_seq_length}, doc_stride={c.doc_stride}: expected more than "
+                f"max_query_length + {special}, and 1 or more; --config=finetune/squad has the defaults"
             )
-        if config.doc_stride < 1:
-            raise UserError(f"doc_stride={config.doc_stride}: expected 1 or more; {_HINT}")
 
     def read_training(self, path: str) -> Questions:
         return self._read(path, training=True)

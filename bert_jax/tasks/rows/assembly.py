@@ -40,13 +40,7 @@ class RowBuilder:
         first: Sequence[int] | np.ndarray,
         second: Sequence[int] | np.ndarray | None = None,
     ) -> int:
-        """Adds a row and returns the position in `tokens` where it begins.
-
-        Args:
-            example: the number of the example that the row belongs to.
-            first: the token ids of A, without special tokens.
-            second: the token ids of B; None for a row with a single text.
-        """
+        """Adds a row, of ids without special tokens, and returns where it begins in `tokens`."""
         begin, layout = self.total, self._tokenizer.layout
         parts = layout.parts(first, second)
         self._parts += parts
@@ -107,15 +101,10 @@ def encode(
     doc_stride: int = 0,
     target_dtype: type = np.int32,
 ) -> EncodedRows:
-    """Tokenizes texts or pairs of texts and returns their rows.
+    """Tokenizes texts or pairs of texts, with or without labels, and returns their rows.
 
-    Args:
-        examples: the examples, with or without labels.
-        tokenizer: the tokenizer of the model.
-        max_seq_length: the maximum number of tokens of a row, including special tokens.
-        doc_stride: 0 to truncate longer examples (`truncate_pair`); otherwise they are split into windows
-            with this stride (`windows.split_pair`).
-        target_dtype: the dtype of the targets.
+    A row has at most `max_seq_length` tokens, including special tokens. Longer examples are truncated
+    (`truncate_pair`), or with a `doc_stride` split into windows (`windows.split_pair`).
     """
     first, second = tokenize(tokenizer, examples.texts_a), itertools.repeat(None, len(examples))
     if examples.texts_b:
@@ -138,12 +127,8 @@ def encode_choices(
 ) -> EncodedRows:
     """Tokenizes texts with choices and returns a group of rows for each text, one for each of its choices.
 
-    Args:
-        texts: the first text of every row of a group.
-        choices: for each text the second text of each row, the same number for all.
-        labels: int, of each text; empty if they have no labels.
-        tokenizer: the tokenizer of the model.
-        max_seq_length: the maximum number of tokens of a row, including special tokens.
+    All texts have the same number of choices. `labels` are int, of each text, or empty. Rows are truncated to
+    `max_seq_length` tokens, including special tokens.
     """
     count = len(choices[0])
     room = tokenizer.layout.room(max_seq_length, pair=True)
@@ -184,8 +169,7 @@ def assemble(
         max_seq_length: the maximum number of tokens of a row, including special tokens.
         target_dtype: the dtype of the targets.
         rows_per_example: the number of consecutive rows that form one question.
-        has_windows: whether an example may have several windows, each a row or a group of rows, whose outputs
-            are averaged.
+        has_windows: whether the rows of an example are windows whose outputs are averaged.
     """
     builder, truncated = RowBuilder(tokenizer), 0
     for number, (pairs, cut) in enumerate(rows_of_examples):
@@ -212,15 +196,10 @@ def truncate(a: Ids, b: Ids | None, room: int) -> tuple[list[Pair], bool]:
 
 
 def truncate_pair(length_a: int, length_b: int, budget: int) -> tuple[int, int]:
-    """Returns how many tokens of A and B remain if tokens are removed one by one from the longer text.
+    """Returns how many of the tokens of A and B remain if tokens are removed one by one from the longer text.
 
     If both have the same length, B loses a token. This is the result of the loop in `_truncate_seq_pair` of
-    google-research/bert, in closed form.
-
-    Args:
-        length_a: the number of tokens of A.
-        length_b: the number of tokens of B.
-        budget: the maximum number of tokens of both together.
+    google-research/bert, in closed form. `budget` is the maximum number of tokens of both together.
     """
     keep_a = min(length_a, max(budget - length_b, budget - budget // 2))
     return keep_a, min(length_b, budget - keep_a)

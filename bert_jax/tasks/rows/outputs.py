@@ -88,9 +88,8 @@ class Shapes:
             size: as of the class.
             costs: the costs of a forward pass.
             mesh: the device mesh.
-            packs: whether rows may hold several examples. Groups and tokens with features are padded anyway.
-            most_tokens: the maximum number of tokens of a packed batch, in which each device has at least one
-                row; None for what suits the devices.
+            packs: whether rows may hold several examples, which groups and features of tokens rule out.
+            most_tokens: the maximum number of tokens of a packed batch; None for what suits the devices.
         """
         least = costs.least_saved(data)
         lengths = batches.bucket_lengths(
@@ -112,14 +111,9 @@ def make_predict(
 ) -> sharding.MeshFunction:
     """Returns a function (params, global batch, frozen=None) -> float32 [B, C], replicated on every process.
 
-    The function calls `objective.predict` with the joined parameters, and is compiled for each shape. On
-    CPUs, it computes a batch in parts that suit them. Parameters that are all trained may be
-    `placement.UnstackedLayers`.
-
-    Args:
-        objective: the training objective.
-        mesh: the device mesh that holds the parameters.
-        rows: the number of rows that are not padding, which come first; None to return the outputs of all B.
+    The function is compiled for each shape. On CPUs, it computes a batch in parts that suit them. Parameters
+    that are all trained may be `placement.UnstackedLayers`. With `rows`, only the outputs of the first rows,
+    which are not padding, are returned.
     """
 
     def predict(params, batch, frozen=None):
@@ -179,14 +173,8 @@ def predict_all(
 ) -> np.ndarray:
     """Returns the outputs of all groups of rows, in their order.
 
-    Args:
-        predict: a function that `make_predict` returned.
-        params: the parameters, on the mesh.
-        data: the encoded rows, the same in every process.
-        shapes: the shapes of the batches.
-        mesh: the mesh of `predict`.
-        on_batch: called with (batches done, all batches) at the start and after each batch. An exception that
-            it raises ends the prediction.
+    `predict` is a function that `make_predict` returned, `params` are on its mesh, and `data` are the same in
+    every process. `on_batch` is called with (batches done, all batches) at the start and after each batch.
 
     Returns:
         The outputs [groups, C]. If `predict` returns [rows, L, C], the outputs of every token, [total, C]. If

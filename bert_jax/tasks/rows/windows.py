@@ -52,12 +52,7 @@ def most_context(offsets: np.ndarray, spans: Sequence[Span], per_token: float = 
     """Returns the window in which each unit has the most context, or the first of several: int64 [units].
 
     The context of a unit is the number of tokens to its left or to its right in the window, whichever is
-    smaller (google-research/bert, run_squad.py), plus `per_token` for each token of the window.
-
-    Args:
-        offsets: int64 [units + 1].
-        spans: the windows, as `split` returns them.
-        per_token: the score of each token of a window; 0.01 in run_squad.py.
+    smaller, plus `per_token` (0.01 in run_squad.py of google-research/bert) for each token of the window.
     """
     best = np.full(len(offsets) - 1, -np.inf)
     window = np.zeros(len(best), np.int64)
@@ -110,7 +105,7 @@ def split_pair(a: Ids, b: Ids | None, room: int, stride: int) -> tuple[list[Pair
         stride: the number of tokens from one window to the next.
 
     Returns:
-        The rows, and whether any tokens were cut, so that no row contains them.
+        The rows, and whether any tokens are in no row.
     """
     if len(a) + len(b or ()) <= room:
         return [(a, b)], False

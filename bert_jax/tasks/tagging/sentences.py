@@ -178,15 +178,9 @@ def encode(
 ) -> TaggedRows:
     """Encodes each sentence as a row, [CLS] words [SEP], or as several windows if it is too long.
 
-    A word without subwords becomes [UNK], and one with more subwords than a row has room for is
-    truncated.
-
-    Args:
-        examples: the sentences, with or without tags. Tags that are not in `labels` have no target.
-        tokenizer: the tokenizer of the model.
-        max_seq_length: the maximum number of tokens of a row, including special tokens.
-        labels: the tags in the order of the logits.
-        document_context: whether the row of a sentence is filled up with the words around it in its document.
+    A word without subwords becomes [UNK], and one with more subwords than a row has room for is truncated.
+    Tags that are not in `labels`, the tags in the order of the logits, have no target. With
+    `document_context`, the row of a sentence is filled up with the words around it in its document.
     """
     budget = tokenizer.layout.room(max_seq_length, pair=False)
     vocabulary = dict.fromkeys(itertools.chain.from_iterable(examples.words))

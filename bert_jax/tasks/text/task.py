@@ -117,8 +117,8 @@ class TextTask(TableTask):
         c, pairs = self.config, bool(self.columns.text_b)
         room = self.tokenizer.layout.room(c.max_seq_length, pairs)
         windows.check_stride(c.doc_stride, c.max_seq_length, room, pairs)
-        if self.config.encoder == BILSTM_ATTENTION and not self.columns.text_b:
-            raise UserError(f"encoder={BILSTM_ATTENTION}: the rows have no second text to attend to")
+        if self.config.encoder == BILSTM_ATTENTION:
+            self.require("text_b")
         if self.config.lm_weight and not self.model_config.causal:
             raise UserError(f"lm_weight={self.config.lm_weight:g}: expected 0, or --config.model.causal=true")
 
@@ -262,7 +262,8 @@ class TextClassification(TextTask):
 
     @property
     def scorers(self) -> Mapping[str, Metric]:
-        return metrics.CLASSIFICATION | {"f1": functools.partial(metrics.f1, positive=self.positive)}
+        f1 = {"f1": functools.partial(metrics.f1, positive=self.positive)} if len(self.labels) == 2 else {}
+        return metrics.CLASSIFICATION | f1
 
     @property
     def known_metrics(self) -> tuple[str, ...]:
@@ -286,15 +287,6 @@ class TextClassification(TextTask):
         if missing := [name for name in self.metrics if name not in scores]:
             raise UserError(f"metrics={missing[0]}: {predictions.examples.path} has no row of this language")
         return {name: scores[name] for name in self.metrics}
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        names = super().metrics
-        if "f1" in names and len(self.labels) != 2:
-            raise UserError(
-                f"metrics: f1 is defined for two labels and there are {len(self.labels)}; use f1_macro"
-            )
-        return names
 
     def describe(self, examples: Examples, rows: EncodedRows) -> str:
         if not examples.labels:
