@@ -94,9 +94,7 @@ def read_questions(
         v2: whether questions may have no answer.
         labeled: whether answers are read. If so, every question must have one, unless `v2` is set and its
             list of answers is empty or it is marked as unanswerable.
-        training: whether the file is for training, so that the first answer must be at its `answer_start`.
-            Scores only use the texts of the answers, so an evaluation keeps a question whose answer is
-            elsewhere.
+        training: whether the first answer must be at its `answer_start`; scores only use the texts.
 
     Raises:
         UserError: the file is missing, is not JSON or has no questions, or too many questions are malformed.

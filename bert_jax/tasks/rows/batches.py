@@ -210,9 +210,8 @@ def epoch_order(
     """Returns the order of the examples in an epoch: int64 [steps, batch_size], -1 for padding.
 
     Every example occurs once, except for those of the first batch with which a last one of fewer than `least`
-    examples is filled up to this number. With `group_by_length`, examples of similar length share a batch:
-    examples are shuffled, then sorted by length within windows of a few batches, and finally the batches are
-    shuffled.
+    examples is filled up. With `group_by_length`, shuffled examples are sorted by length within windows of a
+    few batches, and then the batches are shuffled.
     """
     rng = np.random.Generator(np.random.Philox(key=[np.uint64(seed), np.uint64(epoch)]))
     order = rng.permutation(len(lengths))

@@ -143,14 +143,9 @@ def make_batch(
     packing: Packing,
     local_rows: Callable[[int], np.ndarray] = np.arange,
 ) -> dict[str, np.ndarray]:
-    """Returns one packed batch.
+    """Returns one packed batch of the rows `indices` of the data, int64 [B], of which -1 is skipped.
 
-    Args:
-        data: the encoded rows.
-        indices: int64 [B], the rows of `data` in the batch; -1 is skipped. The rows of a group are
-            consecutive.
-        packing: the shapes of the batch.
-        local_rows: as in `train_batches`.
+    The rows of a group are consecutive; `local_rows` is as in `train_batches`.
 
     Returns:
         int32 `input_ids` [R, L] and `lengths` [R]; int32 `starts` and `first_lengths` [R, S], which are L and
@@ -174,14 +169,8 @@ def for_outputs(
 ) -> Packing | None:
     """Returns the shape of packed batches of predictions if they cost less than padded ones, or None.
 
-    The shape is one of few, so that files share programs.
-
-    Args:
-        lengths: int64 [N], the number of tokens of each example, of which there is at least one.
-        tokens: the number of tokens of a batch on each device.
-        multiple: the number of devices that a batch is sharded over.
-        row_cost: maps the number of tokens of a row to its cost.
-        padded: the cost of all padded rows.
+    The shape is one of few, so that files share programs. `lengths`, int64 [N], are the tokens of each
+    example, `tokens` those of a batch on each of `multiple` devices, and `padded` the cost of all padded rows.
     """
     length = max(_SHORTEST_ROW, 1 << (int(lengths.max()) - 1).bit_length())
     rows, sequences = multiple * max(1, tokens // length), length // _LEAST_TOKENS

@@ -313,16 +313,10 @@ class TextRegression(TextTask):
 
 
 def parse_class_weights(text: str, labels: Sequence[str], targets: Sequence[int]) -> tuple[float, ...]:
-    """Returns the weight of each label in the loss.
+    """Returns the weight of each of C labels in the loss, from `config.class_weights`.
 
-    Args:
-        text: the value of `config.class_weights`. With "balanced", a label with n of the N examples has the
-            weight N / (C n).
-        labels: the C label names.
-        targets: the label number of each of the N examples.
-
-    Raises:
-        UserError: a label does not exist or has two weights, or a weight is not positive.
+    With "balanced", a label with n of the N examples has the weight N / (C n). `targets` are the numbers of
+    the labels of the examples. Raises UserError for an unknown label, or a weight that is not positive.
     """
     if not text:
         return ()
