@@ -170,7 +170,7 @@ def for_outputs(
     """Returns the shape of packed batches of predictions if they cost less than padded ones, or None.
 
     The shape is one of few, so that files share programs. `lengths`, int64 [N], are the tokens of each
-    example, `tokens` those of a batch on each of `multiple` devices, and `padded` the cost of all padded rows.
+    example, `tokens` those of a batch on each of `multiple` devices, `padded` the cost of all padded rows.
     """
     length = max(_SHORTEST_ROW, 1 << (int(lengths.max()) - 1).bit_length())
     rows, sequences = multiple * max(1, tokens // length), length // _LEAST_TOKENS
