@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import bert_jax
 from bert_jax import tokenization
-from bert_jax.data import manifests, tfrecord, verification
+from bert_jax.data import manifests, tfrecord
 from bert_jax.errors import UserError, file_error
 from bert_jax.io import atomic, files
 from data_pipelines.settings import difference
@@ -63,7 +63,7 @@ def _is_whole(path: str, file: Mapping[str, Any], read: bool) -> bool:
     if not files.exists(path) or files.size(path) != file["bytes"]:
         return False
     # Manifests of older versions have no checksums.
-    return not read or "crc32c" not in file or verification.file_digest(path) == file["crc32c"]
+    return not read or "crc32c" not in file or files.crc32c(path) == file["crc32c"]
 
 
 def _has_vocabulary(directory: str, vocabulary: Mapping[str, Any]) -> bool:
@@ -170,7 +170,7 @@ def move_records(directory: str, splits: Mapping[str, Any], vocabulary: str) -> 
     for split in splits.values():
         for file in split["files"]:
             made, done = (os.path.join(folder, file["name"]) for folder in (unfinished, directory))
-            file["crc32c"] = verification.file_digest(made if files.exists(made) else done)
+            file["crc32c"] = files.crc32c(made if files.exists(made) else done)
             moved += [file["name"], file["name"] + tfrecord.INDEX_SUFFIX]
     # Without the manifest, which is removed first, no one uses the other files.
     files.remove(os.path.join(directory, manifests.FILE), missing_ok=True)

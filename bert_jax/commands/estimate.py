@@ -14,18 +14,19 @@ from __future__ import annotations
 import functools
 import json
 import os
+from typing import Any
 
 from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.commands import shared
 from bert_jax.errors import UserError
-from bert_jax.io import progress
+from bert_jax.io import progress, scratch
 from bert_jax.settings import config_flag
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
-    from bert_jax.estimate import gpus, measure, program, report, tpus
+    from bert_jax.estimate import hardware, measure, program
 
 
 def define_flags(define: Define) -> None:
@@ -34,7 +35,7 @@ def define_flags(define: Define) -> None:
     define.string(
         "topology",
         "TPU chip and shape of a slice: v4:8x8x8, v5e:4x4, v5p:4x4x4, v6e:16x16; or GPU and number of GPUs, "
-        "8 per host: a100:8, h100:8, h200:8, b200:8.",
+        "8 per host: a100:8, h100:8, h200:8.",
         required="CHIP:SHAPE for TPUs, such as v5e:4x4, or GPU:NUMBER, such as h100:8",
     )
     define.integer("slices", "TPUs: number of slices of that shape.", 1)
@@ -49,16 +50,26 @@ def define_flags(define: Define) -> None:
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
-    slices = tpus.parse_topology(flags.topology, flags.slices)
-    on_gpus = isinstance(slices, gpus.Hosts)
+    chips = hardware.parse_topology(flags.topology, flags.slices)
+    on_gpus = isinstance(chips, hardware.Hosts)
     if flags.price_per_chip_hour is not None and on_gpus:
         raise UserError("--price_per_chip_hour is for TPUs: the step time of GPUs is not estimated")
     shared.at_least(flags, seq_length=1, price_per_chip_hour=0)
     config = flags.config
     if config.data.dir and flags.seq_length is not None:
         raise UserError("--seq_length is for runs without records; leave out either it or --config.data.dir")
-    compiler = gpus if on_gpus else tpus
-    compiler.prepare()  # before jax is imported
+    with scratch.directory() as schedules:
+        if on_gpus:
+            chips.prepare()  # before jax is imported
+        else:
+            chips.prepare(schedules)
+        result = _estimate(flags, config, chips, schedules)
+    print(json.dumps(result, indent=1) if flags.json else "\n".join(measure.lines(result)))
+    return 0
+
+
+def _estimate(flags: absl_flags.FlagValues, config: Any, chips: Any, schedules: str) -> dict[str, Any]:
+    on_gpus = isinstance(chips, hardware.Hosts)
     config = shared.pretraining_config(flags, config)
     if config.data.dir:
         rows = program.rows_of_records(config, progress.log)
@@ -66,25 +77,23 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         rows = program.synthetic_rows(config, flags.seq_length)
     # On GPUs, jax takes this fraction of the memory; on TPUs, all of it.
     fraction = float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", 0.75))
-    limit = fraction * slices.chip.hbm_bytes if on_gpus else None
+    limit = fraction * chips.chip.hbm_bytes if on_gpus else None
     make = functools.partial(
         program.TrainStep,
         rows=rows,
-        devices=compiler.devices(slices),
-        compiler_options=gpus.COMPILER_OPTIONS if on_gpus else None,
+        devices=chips.devices(),
+        compiler_options=hardware.GPU_COMPILER_OPTIONS if on_gpus else None,
+        schedules="" if on_gpus else schedules,
         memory_limit=limit,
+        log=progress.log,
     )
     if config.accumulate_steps:
         step = make(config)
     else:
-        step = program.with_auto_accumulation(config, make, limit or slices.chip.hbm_bytes, progress.log)
-    result = measure.estimate(
+        step = program.with_auto_accumulation(config, make, limit or chips.chip.hbm_bytes)
+    return measure.estimate(
         step,
-        slices,
+        chips,
         find_largest=flags.largest_batch,
         price=flags.price_per_chip_hour,
-        log=progress.log,
     )
-    result |= {"versions": compiler.versions()}
-    print(json.dumps(result, indent=1) if flags.json else "\n".join(report.lines(result)))
-    return 0

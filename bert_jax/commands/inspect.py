@@ -97,7 +97,8 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
     if not files.exists(path):
         raise UserError(f"{path}: no such file or directory; expected {_KINDS}")
     names = files.names(path)
-    if google.is_record_file(path) or manifests.FILE in names or inspection.has_google_records(path):
+    is_directory = any(map(google.is_record_file, names)) or {manifests.FILE, "unfinished"} & set(names)
+    if is_directory or google.is_record_file(path):
         return inspection.inspect_records(path, vocab or "", examples)
     is_text = path.endswith(".txt") and not inspect_corpus.looks_like_vocabulary(path)
     if files.is_file(path) and is_text:
@@ -110,8 +111,6 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
         return inspect_checkpoints(path)
     if "snapshots" in names or (names and formats.find(path)):
         return inspect_model(path)
-    if any(name.endswith(".tfrecord") for name in names) or "unfinished" in names:
-        return inspection.inspect_records(path)  # reports that the manifest is missing
     raise UserError(
         f"{path} contains neither records ({manifests.FILE}), nor a vocabulary, nor checkpoints; if it "
         "contains text, give its format, as in --input_format=text"

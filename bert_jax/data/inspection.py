@@ -7,13 +7,13 @@ import dataclasses
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from bert_jax import tokenization
-from bert_jax.data import google, manifests, packed, records, tf_example, tfrecord
+from bert_jax.data import google, manifests, records
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.io.wording import counted
@@ -148,90 +148,89 @@ def inspect_records(path: str, vocab: str = "", examples: int = 3) -> Report:
     """Reads every row of records and compares it with the manifest and the vocabulary.
 
     Args:
-        path: a record directory or a record file. If no manifest beside a file lists it and its rows have no
-            static masks, only the CRCs are checked.
+        path: a record directory, or one of its files.
         vocab: the vocabulary with which the records are to be used; if it differs from theirs, the report
             says so. Google records without a manifest are checked and decoded with it.
         examples: the number of rows of each split to decode.
     """
     directory, name = (path, "") if files.is_directory(path) else os.path.split(path)
     directory = directory or "."
-    unit = "record file" if name else "records"
-    report = Report(path, f"packed {unit}")
+    report = Report(path, "records")
+    tokenizer = None
     try:
         if files.exists(os.path.join(directory, manifests.FILE)):
             manifest = manifests.read(directory)
-            listed = {entry["name"] for split in manifest["splits"].values() for entry in split["files"]}
-            if name and name not in listed:
-                return _inspect_plain_file(path, vocab)
             if vocab:
-                _compare_vocabulary(vocab, manifest["vocabulary"], report)
+                _compare_vocabulary(vocab, manifest["vocabulary"])
         else:
             names = [name] if name else records.foreign_files(directory)
-            if name and not _is_google(path):
-                return _inspect_plain_file(path, vocab)
-            if not name and not has_google_records(directory):
-                manifests.read(directory)  # raises the error that the manifest is missing
-            manifest = google.describe(directory, names, vocab)
+            # Without any file, the error is that the manifest is missing.
+            manifest = google.describe(directory, names, vocab) if names else manifests.read(directory)
+        if manifest["vocabulary"]["digest"]:
+            settings = manifest["vocabulary"]
+            tokenizer = tokenization.restore(manifests.vocabulary_path(directory, settings), settings)
     except UserError as error:
         report.problems.append(str(error))
         return report
-    is_google = manifest["schema"] == google.SCHEMA
-    report.kind = f"google {unit}" if is_google else report.kind
+    report.kind = f"{manifest['schema']} records"
     report.facts = {setting: manifest[setting] for setting in _SETTINGS if setting in manifest}
-    if manifest["vocabulary"]["digest"]:
-        report.facts["vocabulary"] = manifest["vocabulary"]
-    if not is_google:
-        report.facts["sources"] = len(manifest["sources"])
-    _inspect_splits(
-        report, directory, manifest, _GoogleCounts if is_google else _PackedCounts, examples, name
-    )
+    report.facts |= {"vocabulary": manifest["vocabulary"]} if tokenizer else {}
+    report.facts["sources"] = len(manifest["sources"])
+    for split, content in manifest["splits"].items():
+        entries = [entry for entry in content["files"] if name in ("", entry["name"])]
+        if not entries and name:
+            continue
+        counts, damaged = _Counts(manifest), 0
+        for entry in entries:
+            one_file = manifest | {"splits": {split: {"files": [entry]}}}
+            for batch, rows, problem in _batches(directory, one_file, split):
+                if problem:
+                    report.problems.append(problem)
+                    damaged += rows
+                    continue
+                if tokenizer:
+                    for row in range(min(rows, max(0, examples - counts.sums["rows"]))):
+                        report.examples += counts.decode(tokenizer, batch, row)
+                counts.add(batch)
+        facts = report.facts[split] = counts.facts() | {
+            "files": len(entries),
+            "bytes": sum(entry["bytes"] for entry in entries),
+            "damaged_rows": damaged,
+        }
+        facts |= {"languages": content["languages"]} if "languages" in content else {}
+        report.problems += [f"{split}: {problem}" for problem in counts.problems(facts)]
+        if name or damaged or "version" not in manifest:
+            continue  # without a version, the manifest has no counts to compare with
+        for count in (*_COUNTS, "predictions"):
+            if (number := counts.sums[count]) != content.get(count, number):
+                report.problems.append(f"{split} has {number} {count}, and the manifest says {content[count]}")
+        if not content["rows"]:
+            report.problems.append(f"the split {split} is empty")
     return report
 
 
-def has_google_records(directory: str) -> bool:
-    """Returns whether a directory without a manifest has record files with static masks."""
-    return any(_is_google(os.path.join(directory, name)) for name in records.foreign_files(directory))
-
-
-def _is_google(path: str) -> bool:
-    """Returns whether the first record of a file can be read and has masks."""
+def _batches(
+    directory: str, manifest: dict[str, Any], split: str
+) -> Iterator[tuple[dict[str, np.ndarray], int, str]]:
+    """Yields (batch, rows, "") for the valid rows of a split, and ({}, rows, problem) for the others."""
     try:
-        file = tfrecord.RecordFile(path)
-        return len(file) > 0 and "masked_lm_ids" in tf_example.parse_lists(file[0])
-    except (UserError, ValueError):
-        return False
-
-
-def _inspect_plain_file(path: str, vocab: str) -> Report:
-    report = Report(path, "record file")
-    if vocab:
-        report.problems.append(
-            f"--vocab={vocab} has no effect on {path}: no {manifests.FILE} beside it lists the file, and its "
-            "rows have no masks"
-        )
-    try:
-        file = tfrecord.RecordFile(path)
+        dataset = records.open_split([(directory, manifest)], split)
     except UserError as error:
-        report.problems.append(str(error))
-        return report
-    report.facts = {"records": len(file), "bytes": file.size}
-    features: collections.Counter[str] = collections.Counter()
-    for offset in file.offsets.tolist():
+        yield {}, sum(entry["rows"] for entry in manifest["splits"][split]["files"]), str(error)
+        return
+    for start in range(0, len(dataset), _CHUNK):
+        indices = np.arange(start, min(start + _CHUNK, len(dataset)))
         try:
-            kinds = tf_example.example_kinds(file.read_at(offset))
-            features.update(f"{name}: {kind}" for name, kind in kinds.items())
-        except UserError as error:
-            report.problems.append(str(error))
-        except ValueError as error:
-            report.problems.append(f"{path} at byte {offset}: not a tf.train.Example ({error})")
-    report.facts["features"] = dict(features)
-    if not len(file):
-        report.problems.append(f"{path} is empty")
-    return report
+            yield dataset.batch(indices), len(indices), ""
+        except UserError:
+            for index in indices:
+                try:
+                    yield dataset.batch(np.array([index])), 1, ""
+                except UserError as error:
+                    yield {}, 1, str(error)
 
 
-def _compare_vocabulary(path: str, settings: dict[str, Any], report: Report) -> None:
+def _compare_vocabulary(path: str, settings: dict[str, Any]) -> None:
     other = tokenization.load(path).settings()
     different = [
         f"{name} {other[name]!r}, not {settings[name]!r}"
@@ -239,10 +238,7 @@ def _compare_vocabulary(path: str, settings: dict[str, Any], report: Report) -> 
         if other[name] != settings[name]
     ]
     if different:
-        report.problems.append(
-            f"--vocab={path} is not the vocabulary of these records ({'; '.join(different)}): a model would "
-            "read other words"
-        )
+        raise UserError(f"--vocab={path} is not the vocabulary of these records ({'; '.join(different)})")
 
 
 def unusual_labels(nsp: str, share: float, sequences: int) -> str:
@@ -270,50 +266,77 @@ def many_unknown(share: float) -> str:
 
 
 class _Counts:
-    """Counts over the rows of a split; each schema has a subclass.
+    """Counts over the rows of a split.
 
     `sums["misplaced"]` counts sequences whose [CLS] and [SEP] are not where they belong.
     """
 
-    open_rows: ClassVar[Callable[..., records.Dataset]]
-    compared: ClassVar[tuple[str, ...]] = _COUNTS  # with the manifest
-
     def __init__(self, manifest: dict[str, Any]):
         self.length, self.special_ids = manifest["max_seq_length"], manifest["special_ids"]
-        self.template = templates.of(manifest["vocabulary"])
+        self.layout = None
+        if self.special_ids:
+            self.layout = templates.of(manifest["vocabulary"]).layout(self.special_ids)
         self.nsp = manifest.get("nsp", "next")
         self.labels = _LABELS.get(self.nsp)
         # Each pass over a document masks other tokens of the same rows in google records.
-        passes = 1 if manifest.get("schema") == "google" else manifest.get("dupe_factor", 1)
+        passes = 1 if manifest["schema"] == "google" else manifest.get("dupe_factor", 1)
         self.repeated = passes > 1 or "languages" in manifest  # of which small ones are repeated
         self.sums: collections.Counter[str] = collections.Counter()
         self.sequence_lengths = np.zeros(self.length + 1, np.int64)
+        self.row_lengths = np.zeros(self.length + 1, np.int64)
+        self.per_row = np.zeros(manifest["max_sequences_per_row"] + 1, np.int64)
         self.rows = DistinctSample()
 
     def add(self, batch: dict[str, np.ndarray]) -> None:
         """Adds the rows of a batch."""
-        sums, lengths = self.of_batch(batch)
-        labels = batch["next_sentence_labels"]
-        sums |= {
-            "rows": len(batch["lengths"]),
-            "sequences": len(lengths),
-            "tokens": batch["lengths"].sum(),
+        masked, unmasked = batch, google.without_masks(batch)
+        ids, lengths, starts = unmasked["input_ids"], batch["lengths"], batch["starts"]
+        labels, present = batch["next_sentence_labels"], batch["first_lengths"] > 0
+        ends = np.minimum(np.concatenate((starts[:, 1:], lengths[:, None]), axis=1), lengths[:, None])
+        rows = np.broadcast_to(np.arange(len(ids))[:, None], present.shape)[present]
+        starts, ends, firsts = starts[present], ends[present], batch["first_lengths"][present]
+        sums = {
+            "rows": len(lengths),
+            "sequences": len(starts),
+            "tokens": lengths.sum(),
             "labeled": (labels >= 0).sum(),
             "random_next": (labels == 1).sum(),
         }
+        real = np.arange(self.length) < lengths[:, None]
+        if self.layout:
+            sums["misplaced"] = (~self.layout.matches(ids, rows, starts, ends, firsts)).sum()
+            sums["unknown"] = (real & (ids == self.special_ids["unk"])).sum()
+        if "masked_positions" in masked:
+            used, predicted = masked["masked_weights"] > 0, masked["masked_labels"]
+            shown = np.take_along_axis(masked["input_ids"], masked["masked_positions"], axis=1)
+            sums |= {"predictions": used.sum(), "kept": (used & (shown == predicted)).sum()}
+            if self.layout:
+                fixed = np.isin(predicted, [self.special_ids["pad"], *self.layout.special_ids])
+                sums["masked"] = (used & (shown == self.special_ids["mask"])).sum()
+                sums["specials"] = (used & fixed).any(axis=1).sum()
         for name, value in sums.items():
             self.sums[name] += int(value)
-        self.sequence_lengths += np.bincount(lengths, minlength=self.length + 1)
-        for row in batch["input_ids"]:
+        self.sequence_lengths += np.bincount(ends - starts, minlength=self.length + 1)
+        self.row_lengths += np.bincount(lengths, minlength=self.length + 1)
+        self.per_row += np.bincount(present.sum(axis=1), minlength=len(self.per_row))
+        for row in masked["input_ids"]:
             self.rows.add(row.tobytes())
 
-    def of_batch(self, batch: dict[str, np.ndarray]) -> tuple[dict[str, Any], np.ndarray]:
-        """Returns the counts that are specific to the schema, and the length of each sequence."""
-        raise NotImplementedError
-
     def decode(self, tokenizer: tokenization.Tokenizer, batch: dict[str, np.ndarray], row: int) -> list[str]:
-        """Returns a row of a batch as lines of text."""
-        raise NotImplementedError
+        """Returns a row of a batch as one line for each sequence, with its masked tokens and their positions."""
+        length = int(batch["lengths"][row])
+        edges = [int(start) for start in batch["starts"][row] if start < length] + [length]
+        ids = batch["input_ids"][row].tolist()
+        texts = [tokenizer.decode(ids[start:end]) for start, end in itertools.pairwise(edges)]
+        if "masked_positions" in batch:
+            used = batch["masked_weights"][row] > 0
+            positions, labels = batch["masked_positions"][row, used], batch["masked_labels"][row, used]
+            predicted = zip(positions, labels, strict=True)
+            texts[0] += " <- " + ", ".join(f"{place} {tokenizer.tokens[label]}" for place, label in predicted)
+        if not self.labels:
+            return texts
+        labels = batch["next_sentence_labels"][row].tolist()
+        return [f"({self.labels[label]}) {text}" for label, text in zip(labels, texts, strict=False)]
 
     def facts(self) -> dict[str, Any]:
         """Returns the facts of the split for the report."""
@@ -326,9 +349,14 @@ class _Counts:
         }
         if not self.labels:
             del facts["random_next"], facts["random_next_share"]
-        if estimated := self.rows.how_estimated():
-            facts["duplicate_rows_estimated"] = estimated
-        return facts | {"sequence_lengths": self.sequence_lengths.tolist()}
+        if predictions := sums["predictions"]:
+            facts |= {"predictions": predictions, "predicted_share": predictions / sums["tokens"]}
+            facts |= {f"{name}_share": sums[name] / predictions for name in ("masked", "kept")}
+        return facts | {
+            "sequence_lengths": self.sequence_lengths.tolist(),
+            "row_lengths": self.row_lengths.tolist(),
+            "sequences_per_row": self.per_row.tolist(),
+        }
 
     def problems(self, facts: dict[str, Any]) -> Iterator[str]:
         """Yields the problems that concern the rows of the split as a whole, given its `facts`."""
@@ -349,158 +377,3 @@ class _Counts:
                 f"{counted(specials, 'row is', 'rows are')} to predict [PAD], [CLS] or [SEP]: were they made "
                 "with another vocabulary?"
             )
-
-
-class _PackedCounts(_Counts):
-    open_rows = packed.PackedDataset
-
-    def __init__(self, manifest: dict[str, Any]):
-        super().__init__(manifest)
-        self._row_lengths = np.zeros(self.length + 1, np.int64)
-        self._per_row = np.zeros(manifest["max_sequences_per_row"] + 1, np.int64)
-
-    def of_batch(self, batch: dict[str, np.ndarray]) -> tuple[dict[str, Any], np.ndarray]:
-        ids, lengths, starts = batch["input_ids"], batch["lengths"], batch["starts"]
-        present = batch["first_lengths"] > 0
-        ends = np.minimum(np.concatenate((starts[:, 1:], lengths[:, None]), axis=1), lengths[:, None])
-        rows = np.broadcast_to(np.arange(len(ids))[:, None], present.shape)[present]
-        starts, ends, firsts = starts[present], ends[present], batch["first_lengths"][present]
-        self._row_lengths += np.bincount(lengths, minlength=self.length + 1)
-        self._per_row += np.bincount(present.sum(axis=1), minlength=len(self._per_row))
-        placed = self.template.layout(self.special_ids).matches(ids, rows, starts, ends, firsts)
-        real = np.arange(self.length) < lengths[:, None]
-        unknown = ((ids == self.special_ids["unk"]) & real).sum()
-        return {"misplaced": (~placed).sum(), "unknown": unknown}, ends - starts
-
-    def facts(self) -> dict[str, Any]:
-        by_row = {"row_lengths": self._row_lengths.tolist(), "sequences_per_row": self._per_row.tolist()}
-        return super().facts() | by_row
-
-    def decode(self, tokenizer: tokenization.Tokenizer, batch: dict[str, np.ndarray], row: int) -> list[str]:
-        length = int(batch["lengths"][row])
-        edges = [int(start) for start in batch["starts"][row] if start < length] + [length]
-        texts = [
-            tokenizer.decode(batch["input_ids"][row, start:end].tolist())
-            for start, end in itertools.pairwise(edges)
-        ]
-        if not self.labels:
-            return texts
-        labels = batch["next_sentence_labels"][row].tolist()
-        return [f"({self.labels[label]}) {text}" for label, text in zip(labels, texts, strict=False)]
-
-
-class _GoogleCounts(_Counts):
-    open_rows = google.GoogleDataset
-    compared = (*_COUNTS, "predictions")
-
-    def of_batch(self, batch: dict[str, np.ndarray]) -> tuple[dict[str, Any], np.ndarray]:
-        lengths = batch["lengths"]
-        used = batch["masked_weights"] > 0
-        shown = np.take_along_axis(batch["input_ids"], batch["masked_positions"], axis=1)
-        sums = {"predictions": used.sum(), "kept": (used & (shown == batch["masked_labels"])).sum()}
-        if self.special_ids:
-            ids = google.without_masks(batch)["input_ids"]
-            rows, real = np.arange(len(ids)), np.arange(self.length) < lengths[:, None]
-            layout = self.template.layout(self.special_ids)
-            placed = layout.matches(ids, rows, np.zeros_like(lengths), lengths, batch["first_lengths"][:, 0])
-            fixed = np.isin(batch["masked_labels"], [self.special_ids["pad"], *layout.special_ids])
-            sums |= {
-                "masked": (used & (shown == self.special_ids["mask"])).sum(),
-                "unknown": (real & (ids == self.special_ids["unk"])).sum(),
-                "misplaced": (~placed).sum(),
-                "specials": (used & fixed).any(axis=1).sum(),
-            }
-        return sums, lengths
-
-    def facts(self) -> dict[str, Any]:
-        sums = self.sums
-        facts = super().facts() | {
-            "predictions": sums["predictions"],
-            "predicted_share": sums["predictions"] / max(1, sums["tokens"]),
-            "kept_share": sums["kept"] / max(1, sums["predictions"]),
-        }
-        if self.special_ids:
-            facts["masked_share"] = sums["masked"] / max(1, sums["predictions"])
-        return facts
-
-    def decode(self, tokenizer: tokenization.Tokenizer, batch: dict[str, np.ndarray], row: int) -> list[str]:
-        ids = batch["input_ids"][row, : batch["lengths"][row]].tolist()
-        used = batch["masked_weights"][row] > 0
-        positions, labels = batch["masked_positions"][row, used], batch["masked_labels"][row, used]
-        predicted = ", ".join(
-            f"{position} {tokenizer.tokens[label]}" for position, label in zip(positions, labels, strict=True)
-        )
-        label = _LABELS["next"][int(batch["next_sentence_labels"][row, 0])]
-        return [f"({label}) {tokenizer.decode(ids)} <- {predicted}"]
-
-
-def _inspect_splits(
-    report: Report,
-    directory: str,
-    manifest: dict[str, Any],
-    new_counts: Callable[[dict[str, Any]], _Counts],
-    examples: int,
-    file: str,
-) -> None:
-    """Adds the facts, problems and examples of records to a report.
-
-    Only `file` is read unless it is "". A manifest without a version has no counts to compare with.
-    """
-    tokenizer = None
-    if manifest["vocabulary"]["digest"]:
-        path = manifests.vocabulary_path(directory, manifest["vocabulary"])
-        try:
-            tokenizer = tokenization.restore(path, manifest["vocabulary"])
-        except UserError as error:
-            report.problems.append(str(error))
-    for split, content in manifest["splits"].items():
-        entries = [entry for entry in content["files"] if file in ("", entry["name"])]
-        if file and not entries:
-            continue
-        counts, damaged = new_counts(manifest), 0
-        for entry in entries:
-            one_file = manifest | {"splits": {split: {"files": [entry]}}}
-            try:
-                dataset = counts.open_rows([(directory, one_file)], split)
-            except UserError as error:
-                report.problems.append(str(error))
-                damaged += entry["rows"]
-                continue
-            for batch, problem in _valid_batches(dataset):
-                if problem:
-                    report.problems.append(problem)
-                    damaged += 1
-                    continue
-                if tokenizer:
-                    for row in range(min(len(batch["lengths"]), max(0, examples - counts.sums["rows"]))):
-                        report.examples += counts.decode(tokenizer, batch, row)
-                counts.add(batch)
-        facts = report.facts[split] = counts.facts() | {
-            "files": len(entries),
-            "bytes": sum(entry["bytes"] for entry in entries),
-            "damaged_rows": damaged,
-        }
-        if "languages" in content:
-            facts["languages"] = content["languages"]
-        report.problems += [f"{split}: {problem}" for problem in counts.problems(facts)]
-        if file or "version" not in manifest:
-            continue
-        for name in counts.compared:
-            if not damaged and (number := counts.sums[name]) != content[name]:
-                report.problems.append(f"{split} has {number} {name}, and the manifest says {content[name]}")
-        if not content["rows"]:
-            report.problems.append(f"the split {split} is empty")
-
-
-def _valid_batches(dataset: records.Dataset) -> Iterator[tuple[dict[str, np.ndarray], str]]:
-    """Yields (batch, "") for valid rows, and ({}, problem) for each invalid row."""
-    for start in range(0, len(dataset), _CHUNK):
-        indices = np.arange(start, min(start + _CHUNK, len(dataset)))
-        try:
-            yield dataset.batch(indices), ""
-        except UserError:
-            for index in indices:
-                try:
-                    yield dataset.batch(np.array([index])), ""
-                except UserError as error:
-                    yield {}, str(error)

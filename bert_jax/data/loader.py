@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data.records import Dataset
+from bert_jax.data.rows import Dataset
 from bert_jax.settings.pretrain_config import Ramp
 
 _ROUNDS = 6

@@ -1,4 +1,4 @@
-"""Opens record directories of either schema, depending on their contents."""
+"""Record directories of either schema: opens them, counts their tokens, and checks their vocabulary."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax import tokenization
 from bert_jax.data import google, manifests, packed
 from bert_jax.data.rows import Dataset
 from bert_jax.errors import UserError
 from bert_jax.io import comma_lists, files
+from bert_jax.tokenization import Tokenizer
+
+_DATASETS = {packed.SCHEMA: packed.PackedDataset, google.SCHEMA: google.GoogleDataset}
+_ROWS = 1024  # rows whose tokens are counted together
 
 
 def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = "") -> Dataset:
@@ -30,7 +35,21 @@ def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = ""
             manifest, the directories have different schemas, vocabularies or lengths, there is no manifest
             and no vocabulary is given, or a vocabulary is given for records that contain one.
     """
-    return _open(_directories(data_dir, vocab, index_dir), split, index_dir)
+    directories = _directories(data_dir, vocab, index_dir)
+    manifests.check_alike(directories, split)
+    dataset = open_split(directories, split, index_dir)
+    if not len(dataset):
+        raise UserError(f"the split {split!r} of {','.join(name for name, _ in directories)} is empty")
+    if isinstance(dataset, google.GoogleDataset):
+        dataset.batch(np.arange(min(len(dataset), 256)))  # reports a wrong vocabulary right away
+    return dataset
+
+
+def open_split(
+    directories: Sequence[tuple[str, dict[str, Any]]], split: str, index_dir: str = ""
+) -> Dataset:
+    """Opens one split, which may be empty, of (directory, manifest) pairs that belong together."""
+    return _DATASETS[directories[0][1]["schema"]](directories, split, index_dir)
 
 
 def _directories(data_dir: str, vocab: str, index_dir: str) -> list[tuple[str, dict[str, Any]]]:
@@ -62,22 +81,6 @@ def _directories(data_dir: str, vocab: str, index_dir: str) -> list[tuple[str, d
     return directories
 
 
-def _open(directories: Sequence[tuple[str, dict[str, Any]]], split: str, index_dir: str) -> Dataset:
-    """Opens one split of record directories as one dataset."""
-    manifests.check_alike(directories, split)
-    of_google = directories[0][1]["schema"] == google.SCHEMA
-    dataset: Dataset
-    if of_google:
-        dataset = google.GoogleDataset(directories, split, index_dir)
-    else:
-        dataset = packed.PackedDataset(directories, split, index_dir)
-    if not len(dataset):
-        raise UserError(f"the split {split!r} of {','.join(name for name, _ in directories)} is empty")
-    if of_google:
-        dataset.batch(np.arange(min(len(dataset), 256)))  # reports a wrong vocabulary right away
-    return dataset
-
-
 def foreign_files(directory: str) -> list[str]:
     """Returns the names of the record files in a directory that `bert-jax data` did not write.
 
@@ -88,3 +91,79 @@ def foreign_files(directory: str) -> list[str]:
     if "unfinished" in files.names(directory):
         return []
     return google.list_files(directory)
+
+
+def tokenizer_of(dataset: Dataset) -> Tokenizer:
+    """Returns the tokenizer of records.
+
+    Raises:
+        UserError: the vocabulary beside the records is not the one that they were made with.
+    """
+    settings = dataset.manifest["vocabulary"]
+    return tokenization.restore(manifests.vocabulary_path(dataset.directory, settings), settings)
+
+
+def check_vocabulary(field: str, path: os.PathLike | str, theirs: Tokenizer, tokenizer: Tokenizer) -> None:
+    """Raises UserError unless a checkpoint has the vocabulary, the text and the form of rows of the data.
+
+    A checkpoint may keep accents that the records do not have, since `data` has no flag for it.
+
+    Args:
+        field: the field of the configuration, or the flag, that names the checkpoint.
+        path: the checkpoint.
+        theirs: its tokenizer.
+        tokenizer: the tokenizer of the data.
+    """
+    problem = ""
+    if theirs.tokens != tokenizer.tokens:
+        problem = "another vocabulary; make the records with its vocabulary"
+    elif theirs.template != tokenizer.template:
+        problem = f"rows {theirs.template.pair!r}, and the records have {tokenizer.template.pair!r}"
+    elif theirs.strip_accents and not tokenizer.strip_accents and theirs.lower_case == tokenizer.lower_case:
+        problem = "text without accents, and the records have them; use `bert-jax data --lower_case`"
+    for name in ("lower_case", "normalizer"):
+        expected, actual = getattr(theirs, name), getattr(tokenizer, name)
+        if not problem and expected != actual:
+            flag = f"--{name}={str(expected).lower()}"
+            problem = f"{name}={expected}, and the records with {actual}; use `bert-jax data {flag}`"
+    if problem:
+        raise UserError(f"{field}={path} was trained with {problem}")
+
+
+def count_tokens(dataset: Dataset, vocab_size: int, limit: int = 2**24) -> np.ndarray:
+    """Counts the tokens of evenly spaced rows, so that every process and every resumed run has the same.
+
+    The tokens of masked rows are those from before they were masked.
+
+    Args:
+        dataset: the records.
+        vocab_size: number of tokens of the vocabulary, V.
+        limit: about the largest number of tokens to read.
+
+    Returns:
+        int64 [V].
+    """
+    rows = min(len(dataset), max(1, limit // dataset.max_seq_length))
+    indices = np.linspace(0, len(dataset) - 1, rows).round().astype(np.int64)
+    counts = np.zeros(vocab_size, np.int64)
+    for start in range(0, rows, _ROWS):
+        batch = google.without_masks(dataset.batch(indices[start : start + _ROWS]))
+        real = np.arange(dataset.max_seq_length) < batch["lengths"][:, None]
+        counts += np.bincount(batch["input_ids"][real], minlength=vocab_size)
+    return counts
+
+
+def unigram_loss(counts: np.ndarray, known: np.ndarray, smoothing: float = 1.0) -> float:
+    """Returns the loss, in nats per token, of predicting each token by its frequency alone.
+
+    A model that uses the context has to be better. The lowest such loss, the entropy of the tokens, is
+    `unigram_loss(counts, counts, smoothing=0)`.
+
+    Args:
+        counts: [V], how often each token has to be predicted.
+        known: [V], the counts that the frequencies are taken from; 0 for what is never predicted.
+        smoothing: is added to each of `known`, so that no token has the probability 0.
+    """
+    shares = (known + smoothing) / (known + smoothing).sum()
+    predicted = counts > 0
+    return float(-(counts[predicted] * np.log(shares[predicted])).sum() / counts.sum())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import hashlib
 import os
 import resource
 from collections.abc import Sequence
@@ -11,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data import manifests, tfrecord, verification
+from bert_jax.data import manifests, tfrecord
 from bert_jax.errors import UserError
-from bert_jax.io import files
+from bert_jax.io import atomic, files, scratch
 from bert_jax.io.wording import counted
 
 _OTHER_FILES = 512  # that a run may open besides its records
@@ -122,5 +123,44 @@ def open_file(path: str, entry: dict[str, Any], index_dir: str = "") -> tfrecord
             f"says {entry['rows']:,} in {entry['bytes']:,}; copy it again"
         )
     if "crc32c" in entry:
-        verification.check(file, entry["crc32c"])
+        verify(file, entry["crc32c"])
     return file
+
+
+def verify(file: tfrecord.RecordFile, expected: int) -> None:
+    """Checks that an open record file has the CRC-32C that its manifest lists.
+
+    A file that passed is not read again on this machine until its size, modification time or inode changes.
+    A file with damaged records passes: these are detected when they are read.
+
+    Args:
+        file: the open record file.
+        expected: the CRC-32C of the file in the manifest.
+
+    Raises:
+        UserError: every record is valid but the checksum differs: records were replaced or reordered.
+    """
+    memory, state = "", b""
+    with contextlib.suppress(OSError, UserError):  # without a cache, files are checked each time
+        status = os.stat(file.path)
+        state = f"{status.st_size} {status.st_mtime_ns} {status.st_ino} {expected:08x}\n".encode()
+        name = hashlib.blake2b(os.fsencode(os.path.abspath(file.path)), digest_size=16).hexdigest()
+        memory = os.path.join(scratch.cache_directory("verified"), name)
+        if os.path.exists(memory) and files.read(memory) == state:
+            return
+    crc = file.digest()
+    if crc == expected:
+        if memory:
+            with contextlib.suppress(OSError, UserError):
+                files.make_directory(os.path.dirname(memory))
+                atomic.write_file(memory, state)
+        return
+    try:
+        for _ in file:
+            pass
+    except tfrecord.CorruptRecordError:
+        return
+    raise UserError(
+        f"{file.path} is not the file that `bert-jax data` wrote: its records are valid, but some were "
+        f"replaced or reordered (its CRC-32C is {crc:08x}, and {expected:08x} in the manifest); copy it again"
+    )

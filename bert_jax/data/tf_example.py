@@ -84,7 +84,11 @@ class ExampleDecoder:
                     break
             else:
                 return {name: message[value] for name, value in zip(names, values)}  # noqa: B905
-        spans = parse_example(message)
+        lists = parse_lists(message)
+        for name, (kind, *_) in lists.items():
+            if kind != BYTES:
+                raise ValueError(f"feature {name!r} is not a list of bytes")
+        spans = {name: (start, end) for name, (_, start, end) in lists.items()}
         ordered = sorted(spans.items(), key=lambda item: item[1])
         edges = [0, *itertools.chain.from_iterable(span for _, span in ordered), None]
         gaps = tuple(
@@ -101,22 +105,6 @@ class ExampleDecoder:
         return {name: message[start:end] for name, (start, end) in ordered}
 
 
-def parse_example(message: bytes) -> dict[str, tuple[int, int]]:
-    """Returns the positions of the bytes features in a serialized tf.train.Example.
-
-    Returns:
-        {name: (start, end) of the first value}.
-
-    Raises:
-        ValueError: the message is malformed, or a feature is not a list of bytes.
-    """
-    lists = parse_lists(message)
-    for name, (kind, *_) in lists.items():
-        if kind != BYTES:
-            raise ValueError(f"feature {name!r} is not a list of bytes")
-    return {name: (start, end) for name, (_, start, end) in lists.items()}
-
-
 def parse_lists(message: bytes) -> dict[str, tuple[int, int, int]]:
     """Returns the kinds and positions of the features in a serialized tf.train.Example.
 
@@ -128,46 +116,17 @@ def parse_lists(message: bytes) -> dict[str, tuple[int, int, int]]:
         ValueError: the message is malformed, or the numbers of a list are not packed.
     """
     spans = {}
-    for name, *value in _features(message):
-        kind, *value = next(_fields(message, *value), (BYTES, value[1], value[1]))
-        number, *value = next(_fields(message, *value), (1, value[1], value[1]))
-        if number != 1:
-            raise ValueError(f"the list {name!r} has no values")
-        spans[name] = kind, value[0], value[1]
+    for field, start, end in _fields(message, 0, len(message)):
+        for _, entry_start, entry_end in _fields(message, start, end) if field == 1 else ():
+            entry = {number: span for number, *span in _fields(message, entry_start, entry_end)}
+            name = message[slice(*entry.get(1, (0, 0)))].decode(errors="replace")
+            start, end = entry.get(2, (entry_end, entry_end))
+            kind, start, end = next(_fields(message, start, end), (BYTES, end, end))
+            number, start, end = next(_fields(message, start, end), (1, end, end))
+            if number != 1:
+                raise ValueError(f"the list {name!r} has no values")
+            spans[name] = kind, start, end
     return spans
-
-
-def example_kinds(message: bytes) -> dict[str, str]:
-    """Returns the kind of each feature of a serialized tf.train.Example.
-
-    Returns:
-        {name: kind}, where kind is "bytes", "float" or "int64", "empty" for a feature without a list, or
-        "unknown".
-
-    Raises:
-        ValueError: the message is malformed.
-    """
-    names = {BYTES: "bytes", FLOAT: "float", INT64: "int64"}
-    kinds = {}
-    for name, start, end in _features(message):
-        kind = next((names.get(number, "unknown") for number, *_ in _fields(message, start, end)), "empty")
-        kinds[name] = kind
-    return kinds
-
-
-def _features(message: bytes) -> Iterator[tuple[str, int, int]]:
-    """Yields the name of each feature of an Example, and the span of its message."""
-    for example_field, start, end in _fields(message, 0, len(message)):
-        if example_field != 1:
-            continue
-        for _, entry_start, entry_end in _fields(message, start, end):
-            name, value = "", (entry_end, entry_end)
-            for number, field_start, field_end in _fields(message, entry_start, entry_end):
-                if number == 1:
-                    name = message[field_start:field_end].decode(errors="replace")
-                else:
-                    value = field_start, field_end
-            yield name, *value
 
 
 def _fields(message: bytes, position: int, end: int) -> Iterator[tuple[int, int, int]]:

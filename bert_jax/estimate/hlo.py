@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import re
 from collections.abc import Iterator
-from typing import Any
 
 _BYTES = {
     "pred": 1, "s4": 0.5, "u4": 0.5, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "s32": 4, "u32": 4, "s64": 8,
@@ -75,12 +73,6 @@ class Instruction:
         return found[1] if found else ""
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """Returns the backend's settings of the instruction; {} if there are none, or not as JSON."""
-        _, _, text = self.attributes.partition("backend_config=")
-        return json.JSONDecoder().raw_decode(text)[0] if text.startswith('{"') else {}
-
-    @property
     def estimated_cycles(self) -> int | None:
         """Returns the TPU compiler's estimate of the duration in cycles, or None."""
         found = re.search(r'"estimated_cycles":"(\d+)"', self.attributes)
@@ -119,11 +111,7 @@ class Visit:
 
 
 def parse(text: str) -> Module:
-    """Returns the module in `compiled.as_text()`.
-
-    Raises:
-        ValueError: the text has no entry computation.
-    """
+    """Returns the module in `compiled.as_text()`."""
     computations: dict[str, Computation] = {}
     current: Computation | None = None
     entry = ""
@@ -136,8 +124,6 @@ def parse(text: str) -> Module:
             current = None
         elif current is not None and (instruction := _parse_line(line)) is not None:
             current[instruction.name] = instruction
-    if not entry:
-        raise ValueError("the HLO text has no ENTRY computation")
     return Module(computations, entry)
 
 

@@ -1,4 +1,4 @@
-"""Computes the complete estimate of a train step, as a dict that can be written as JSON."""
+"""Computes the complete estimate of a train step, as a dict that can be written as JSON, and as text."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from bert_jax.estimate import collectives, hlo, pallas_schedule, timing
-from bert_jax.estimate.gpus import Hosts
+from bert_jax.estimate import costs, hlo
+from bert_jax.estimate.costs import ATTENTION_BACKWARD, ATTENTION_FORWARD
+from bert_jax.estimate.hardware import Hosts, Slices
 from bert_jax.estimate.program import Compiled, TrainStep
-from bert_jax.estimate.timing import ATTENTION_BACKWARD, ATTENTION_FORWARD
-from bert_jax.estimate.tpus import Slices
 from bert_jax.io.wording import counted
 from bert_jax.kernels.attention import kernel_keys
 from bert_jax.models.parameters import layer_slices
-from bert_jax.parallel import sharding
-from bert_jax.parallel.device_memory import DoesNotFit
 from bert_jax.training import flops
 
-_GIB = 2.0**30
 # The largest batch is accurate to one eighth: further compilations would be for batches that hardly differ.
 _PRECISION = 8
 _LARGEST = 2**16
@@ -26,81 +22,36 @@ _LARGEST = 2**16
 
 def estimate(
     step: TrainStep,
-    slices: Slices | Hosts,
+    hardware: Slices | Hosts,
     *,
     find_largest: bool = False,
     price: float | None = None,
-    log: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Compiles the step for the batch size of its config and returns the estimate.
 
     Args:
         step: the train step.
-        slices: the hardware.
+        hardware: the hardware.
         find_largest: whether to find the largest batch that fits, by compiling several; this is always done
             if the config's batch does not fit.
         price: price of a TPU chip per hour.
-        log: called with one line before each compilation and with its result.
 
     Returns:
-        The estimate, see docs/estimate.md. It has no times and no traffic if the batch does not fit, and for
-        GPUs no step time and nothing that depends on it.
+        The estimate, see docs/estimate.md. It has no times and no traffic if the batch does not fit or the
+        hardware has GPUs.
     """
-    tried: dict[int, Compiled | DoesNotFit] = {}
-
-    def compile_(parts: int) -> Compiled | DoesNotFit:
-        if parts not in tried:
-            batch_size = parts * step.unit
-            log(f"compiling for {counted(batch_size, 'row')}, {_rows_per_chip(step, batch_size)} per chip")
-            result = tried[parts] = step.compile(batch_size)
-            if isinstance(result, Compiled):
-                memory = f"{result.memory['total'] / _GIB:.2f} GiB per chip"
-                log(f"fits: {memory}, compiled in {result.seconds:.0f} s")
-            else:
-                log(f"does not fit: {result.needed / _GIB:.2f} GiB per chip")
-        return tried[parts]
-
-    batch_size = step.config.batch_size
-    result = _describe(step, slices)
-    program = compile_(_parts(step, batch_size))
-    if isinstance(program, Compiled):
-        result |= {"fits": True, "memory_bytes": program.memory, "compile_seconds": program.seconds}
-        if isinstance(slices, Hosts):
-            result |= gpu_figures(program.text, step, slices)
-        else:
-            result |= figures(program.text, step, slices, price, log)
-    else:
-        result |= {"fits": False, "memory_bytes": {"total": program.needed, "available": program.available}}
-    if find_largest or not result["fits"]:
-        parts = largest_fitting(lambda parts: isinstance(compile_(parts), Compiled), _parts(step, batch_size))
-        rows = parts * step.unit
-        result["largest_batch"] = {"batch_size": rows, "rows_per_chip": _rows_per_chip(step, rows)}
-    return result
-
-
-def _parts(step: TrainStep, batch_size: int) -> int:
-    sharding.check_batch_size(batch_size, step.mesh, step.config.accumulate_steps)
-    return batch_size // step.unit
-
-
-def _rows_per_chip(step: TrainStep, batch_size: int) -> int:
-    """Returns the rows per chip; tensor parallel chips count all the rows that they share."""
-    return batch_size // (step.mesh.shape["data"] * step.mesh.shape["fsdp"])
-
-
-def _describe(step: TrainStep, slices: Slices | Hosts) -> dict[str, Any]:
-    model, rows = step.model, step.rows
+    config, model, rows = step.config, step.model, step.rows
     fields = ("num_hidden_layers", "hidden_size", "num_attention_heads", "dtype", "remat", "scan_unroll",
               "hidden_dropout_prob", "attention_probs_dropout_prob", "vocab_size")  # fmt: skip
-    return {
+    result = {
         "kind": "estimate: compiled ahead of time, nothing is measured",
-        "topology": slices.description,
+        "topology": hardware.description,
         "mesh": dict(step.mesh.shape),
         "model": {name: model.to_dict()[name] for name in fields} | {"attention": _attention(step)},
-        "batch_size": step.config.batch_size,
-        "rows_per_chip": _rows_per_chip(step, step.config.batch_size),
-        "accumulate_steps": step.config.accumulate_steps,
-        "steps": step.config.steps,
+        "batch_size": config.batch_size,
+        "rows_per_chip": step.rows_per_chip(config.batch_size),
+        "accumulate_steps": config.accumulate_steps,
+        "steps": config.steps,
         "rows": {
             "length": rows.length,
             "sequences": rows.sequences,
@@ -108,9 +59,24 @@ def _describe(step: TrainStep, slices: Slices | Hosts) -> dict[str, Any]:
             "predictions": step.predictions,
             "source": rows.source,
         },
-        "hbm_bytes": slices.chip.hbm_bytes,
-        "memory_limit_bytes": step.memory_limit or slices.chip.hbm_bytes,
+        "hbm_bytes": hardware.chip.hbm_bytes,
+        "memory_limit_bytes": step.memory_limit or hardware.chip.hbm_bytes,
+        "versions": hardware.versions(),
     }
+    program = step.compile(config.batch_size)
+    if isinstance(program, Compiled):
+        result |= {"fits": True, "memory_bytes": program.memory, "compile_seconds": program.seconds}
+        if isinstance(hardware, Hosts):
+            result |= _gpu_figures(program, step, hardware)
+        else:
+            result |= _tpu_figures(program, step, hardware, price)
+    else:
+        result |= {"fits": False, "memory_bytes": {"total": program.needed, "available": program.available}}
+    if find_largest or not result["fits"]:
+        fits = lambda parts: isinstance(step.compile(parts * step.unit), Compiled)  # noqa: E731
+        largest = largest_fitting(fits, config.batch_size // step.unit) * step.unit
+        result["largest_batch"] = {"batch_size": largest, "rows_per_chip": step.rows_per_chip(largest)}
+    return result
 
 
 def _attention(step: TrainStep) -> str:
@@ -123,30 +89,22 @@ def _attention(step: TrainStep) -> str:
     return ", ".join(names)
 
 
-def figures(
-    text: str,
-    step: TrainStep,
-    slices: Slices,
-    price: float | None,
-    log: Callable[[str], None] = lambda line: None,
+def _tpu_figures(
+    program: Compiled, step: TrainStep, slices: Slices, price: float | None
 ) -> dict[str, Any]:
-    """Returns the times, FLOPs and traffic that follow from the text of a compiled program.
-
-    Args:
-        text: the program.
-        step: the train step.
-        slices: the hardware it was compiled for.
-        price: price of a chip per hour.
-        log: called with one line if the schedules of Pallas kernels cannot be read.
-    """
-    chip, config, mesh_shape = slices.chip, step.config, dict(step.mesh.shape)
-    module = hlo.parse(text)
-    positions = [_position(device) for device in step.mesh.devices.flat]
-    traffic = collectives.find(module, mesh_shape, chip, positions)
-    schedules = pallas_schedule.cycles(module, slices, log)
-    compute = timing.compute(module, chip, attention_flops(step), step.model.head_dim, schedules)
-    waited = sum(one.total_seconds for one in traffic if not one.overlapped)
-    hidden = sum(one.total_seconds for one in traffic if one.overlapped)
+    """Returns the times, FLOPs and traffic that follow from a compiled program."""
+    chip, config = slices.chip, step.config
+    module = hlo.parse(program.text)
+    # Devices of other platforms, in tests, are placed along a line.
+    positions = [
+        (getattr(device, "slice_index", None) or 0, tuple(getattr(device, "coords", (device.id,))))
+        for device in step.mesh.devices.flat
+    ]
+    traffic = costs.collectives(module, dict(step.mesh.shape), chip, positions)
+    cycles = costs.kernel_cycles(module, chip, program.bundles)
+    compute = costs.compute(module, chip, attention_flops(step), step.model.head_dim, cycles)
+    waited = sum(one.times * one.seconds for one in traffic if not one.overlapped)
+    hidden = sum(one.times * one.seconds for one in traffic if one.overlapped)
     by_compiler = max(compute.seconds, hidden) + waited
     by_roofline = max(compute.roofline(chip), hidden) + waited
     model_flops = step.row_flops * config.batch_size
@@ -182,75 +140,53 @@ def figures(
     }
 
 
-def gpu_figures(text: str, step: TrainStep, hosts: Hosts) -> dict[str, Any]:
-    """Returns the FLOPs and traffic in the text of a program for GPUs, and lower bounds of its time.
+def _gpu_figures(program: Compiled, step: TrainStep, hosts: Hosts) -> dict[str, Any]:
+    """Returns the FLOPs and memory traffic of a program for GPUs, and lower bounds of its time.
 
     There is no step time: the compiler gives no estimates for GPUs, and the kernels of products are chosen by
     timing them on the device.
     """
-    chip, module = hosts.chip, hlo.parse(text)
-    positions = [(0, (number,)) for number in range(step.mesh.size)]
-    traffic = _sum_up(collectives.find(module, dict(step.mesh.shape), None, positions))
+    chip, module = hosts.chip, hlo.parse(program.text)
     device_peaks = flops.find_peak(chip.kind)
     assert device_peaks is not None, chip.kind
     peak = getattr(device_peaks, step.model.execution.dtype)
-    matrix_flops, moved = timing.matrix_flops(module), timing.moved_bytes(module)
+    matrix_flops, moved = costs.matrix_flops(module), costs.moved_bytes(module)
     return {
         "roofline_seconds": {"products": matrix_flops / peak, "memory": moved / chip.hbm_bandwidth},
         "peak_flops": peak,
         "hbm_bandwidth": chip.hbm_bandwidth,
-        "loops_of_unknown_length": timing.unknown_loops(module),
+        "loops_of_unknown_length": costs.unknown_loops(module),
         "flops": {"model": step.row_flops * step.config.batch_size, "matrix_per_chip": matrix_flops},
         "hbm_traffic_bytes": moved,
-        "collectives": [
-            {name: value for name, value in entry.items() if name != "seconds"}
-            for entry in sorted(traffic, key=lambda entry: -entry["bytes"])
-        ],
     }
-
-
-def _position(device: Any) -> tuple[int, tuple[int, ...]]:
-    """Returns (slice, coordinates on its torus); devices of other platforms are placed along a line."""
-    return getattr(device, "slice_index", None) or 0, tuple(getattr(device, "coords", (device.id,)))
 
 
 def attention_flops(step: TrainStep) -> float:
     """Returns the FLOPs per step of the attention kernels on one chip, over the layers that use kernels."""
-    length, rows = step.rows.length, _rows_per_chip(step, step.config.batch_size)
+    length, rows = step.rows.length, step.rows_per_chip(step.config.batch_size)
     total = 0.0
     for model in step.encoders:
         forwards = 1 if model.execution.remat == "none" else 2
         products = ATTENTION_FORWARD * forwards + ATTENTION_BACKWARD
-        slices = layer_slices(model)
-        chosen = {each.window: step.attention_of(model, each.window) for each in slices}
-        keys = sum(
-            kernel_keys(chosen[each.window], length, each.window) * len(each.numbers)
-            for each in slices
-            if chosen[each.window] != "xla"
-        )
+        keys = 0
+        for each in layer_slices(model):
+            chosen = step.attention_of(model, each.window)
+            if chosen != "xla":
+                keys += kernel_keys(chosen, length, each.window) * len(each.numbers)
         total += 2.0 * products * rows * model.hidden_size / step.heads_split(model) * length * keys
     return total
 
 
-def _sum_up(traffic: list[collectives.Collective]) -> list[dict[str, Any]]:
+def _sum_up(traffic: list[costs.Collective]) -> list[dict[str, Any]]:
     """Returns one entry for each kind of collective along the same axes, longest total time first."""
     sums: dict[tuple, dict[str, Any]] = {}
     for one in traffic:
-        entry = sums.setdefault(
-            (one.kind, one.axes, one.group, one.overlapped),
-            {
-                "kind": one.kind,
-                "axes": list(one.axes),
-                "group": one.group,
-                "overlapped": one.overlapped,
-                "count": 0,
-                "bytes": 0.0,
-                "seconds": 0.0,
-            },
-        )
+        key = {"kind": one.kind, "axes": one.axes, "group": one.group, "overlapped": one.overlapped}
+        new = key | {"axes": list(one.axes), "count": 0, "bytes": 0.0, "seconds": 0.0}
+        entry = sums.setdefault(tuple(key.values()), new)
         entry["count"] += one.times
-        entry["bytes"] += one.total_bytes
-        entry["seconds"] += one.total_seconds
+        entry["bytes"] += one.times * one.payload
+        entry["seconds"] += one.times * one.seconds
     return sorted(sums.values(), key=lambda entry: -entry["seconds"])
 
 
@@ -279,3 +215,144 @@ def largest_fitting(fits: Callable[[int], bool], start: int) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """Returns the lines of text for a result of `estimate`."""
+    on_gpus = "hosts" in result["topology"]
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    chips = "GPUs" if on_gpus else "TPUs"
+    parts = [
+        ("estimate", [f"nothing here is measured: compiled for {chips} that are not attached ({versions})"]),
+        *_inputs(result),
+        ("memory", _memory(result)),
+    ]
+    if result["fits"]:
+        model, matrix = result["flops"]["model"], result["flops"]["matrix_per_chip"]
+        per_chip = model / result["topology"]["chips"]
+        flops_line = (
+            f"model: {model / 1e12:,.2f} TFLOP per step, {per_chip / 1e12:.3f} per chip; matrix units of a "
+            f"chip: {matrix / 1e12:.3f} ({matrix / per_chip:.2f} x)"
+        )
+        parts += [("FLOPs", [flops_line]), *(_bounds(result) if on_gpus else _times(result))]
+    return [
+        f"{title if index == 0 else '':<12}{line}" for title, texts in parts for index, line in enumerate(texts)
+    ]
+
+
+def _inputs(result: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    model, topology, rows = result["model"], result["topology"], result["rows"]
+    layers = counted(model["num_hidden_layers"], "layer")
+    if "hosts" in topology:
+        chips = f"{counted(topology['chips'], 'GPU')} of {counted(topology['hosts'], 'host')}"
+    else:
+        chips = f"{counted(topology['slices'], 'slice')}, {counted(topology['chips'], 'chip')}"
+    mesh = " ".join(f"{axis}={size}" for axis, size in result["mesh"].items())
+    parts = f", in {result['accumulate_steps']} parts" if result["accumulate_steps"] > 1 else ""
+    return [
+        (
+            "model",
+            [
+                f"{layers} of {model['hidden_size']}, {model['dtype']}, dropout "
+                f"{model['hidden_dropout_prob']} and {model['attention_probs_dropout_prob']}, attention "
+                f"{model['attention']}, remat {model['remat']}, scan_unroll {model['scan_unroll']}"
+            ],
+        ),
+        ("hardware", [f"{topology['name']}, {chips}; mesh {mesh}"]),
+        (
+            "batch",
+            [
+                f"{counted(result['batch_size'], 'row')} of {rows['length']}, {result['rows_per_chip']} per "
+                f"chip{parts}; {rows['sequences']:.2f} sequences per row, {rows['fill']:.1%} filled, "
+                f"{rows['predictions']} predicted ({rows['source']})"
+            ],
+        ),
+    ]
+
+
+def _memory(result: dict[str, Any]) -> list[str]:
+    memory, available, whole = (result[f"{name}_bytes"] for name in ("memory", "memory_limit", "hbm"))
+    of_whole = f", {available / whole:.0%} of {_gib(whole)}" if available < whole else ""
+    if result["fits"]:
+        texts = [
+            f"fits: {_gib(memory['total'])} of {_gib(available)} GiB per chip{of_whole}",
+            f"parameters {_gib(memory['parameters'])}, optimizer {_gib(memory['optimizer'])}, "
+            f"batch {_gib(memory['batch'])}, activations and temporary {_gib(memory['temporary'])}, "
+            f"program {_gib(memory['program'])}, padding {_gib(memory['padding'])}",
+        ]
+    else:
+        texts = [
+            f"DOES NOT FIT: needs {_gib(memory['total'])} GiB per chip; available: "
+            f"{_gib(memory['available'])}{of_whole}"
+        ]
+    if "largest_batch" in result:
+        largest = result["largest_batch"]
+        texts.append(
+            f"the largest batch that fits, to within an eighth: {counted(largest['batch_size'], 'row')}, "
+            f"{largest['rows_per_chip']} per chip"
+            if largest["batch_size"]
+            else "not even one row per chip fits: split the model, with --config.mesh.fsdp or "
+            "--config.mesh.tensor, or set --config.model.remat=full"
+        )
+    return texts
+
+
+def _bounds(result: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    seconds = result["roofline_seconds"]
+    texts = [
+        f"products: {_ms(seconds['products'])} at the peak of {result['peak_flops'] / 1e12:,.0f} TFLOP/s",
+        f"memory: {_ms(seconds['memory'])} for {result['hbm_traffic_bytes'] / 1e9:,.1f} GB at "
+        f"{result['hbm_bandwidth'] / 1e12:.2f} TB/s, as if there were no cache",
+        "the step time of GPUs is unknown; these are lower bounds without the traffic between GPUs",
+    ]
+    return [("roofline", texts + _unknown_loops(result))]
+
+
+def _times(result: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    seconds = result["seconds"]
+    step = [
+        f"{_ms(seconds['step'])} by the compiler's cycles: computation {_ms(seconds['compute'])}, Pallas "
+        f"kernels {_ms(seconds['kernels'])}, operations without an estimate "
+        f"{_ms(seconds['without_estimate'])}, waiting for other chips "
+        f"{_ms(seconds['collectives_waited_for'])}",
+        f"{_ms(seconds['roofline'])} at least (roofline): matrix units {_ms(seconds['roofline_matrix'])}, "
+        f"HBM {_ms(seconds['roofline_hbm'])}, plus traffic",
+    ]
+    if added := result["operations_without_estimate"]:
+        named = ", ".join(f"{count} {name}" for name, count in added.items())
+        step.append(f"operations without an estimate, counted by their roofline: {named}")
+    speed = (
+        f"MFU {result['mfu']:.1%} (at most {result['mfu_roofline']:.1%}); "
+        f"{result['sequences_per_second']:,.0f} sequences/s, {result['tokens_per_second']:,.0f} real tokens/s"
+    )
+    cost = "" if result["cost"] is None else f", cost {result['cost']:,.2f}"
+    run = (
+        f"{counted(result['steps'], 'step')}: {result['hours']:,.2f} hours, {result['chip_hours']:,.1f} "
+        f"chip-hours{cost}; without startup, evaluation and checkpoints"
+    )
+    traffic = [_collective(entry) for entry in result["collectives"]] or ["none"]
+    return [("traffic", traffic), ("step", step + _unknown_loops(result)), ("speed", [speed]), ("run", [run])]
+
+
+def _collective(entry: dict[str, Any]) -> str:
+    over = ", ".join(entry["axes"]) or "groups of an unknown shape"
+    unit = "" if entry["axes"] == [costs.SLICES] else " chips"
+    how = "overlapped" if entry["overlapped"] else "not overlapped"
+    return (
+        f"{entry['count']} x {entry['kind']} over {over} ({entry['group']}{unit}): "
+        f"{entry['bytes'] / 2**20:,.2f} MiB, {entry['seconds'] * 1e3:.2f} ms, {how}"
+    )
+
+
+def _unknown_loops(result: dict[str, Any]) -> list[str]:
+    loops = result["loops_of_unknown_length"]
+    found = counted(loops, "loop of unknown length is", "loops of unknown length are")
+    return [f"{found} counted once"] if loops else []
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.2f}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms"

@@ -12,6 +12,9 @@ import jax
 import numpy as np
 
 from bert_jax.data import loader, packed
+from bert_jax.estimate import costs
+from bert_jax.io import files
+from bert_jax.io.wording import counted
 from bert_jax.kernels import dispatch, platform
 from bert_jax.models.config import EncoderConfig, from_dict
 from bert_jax.objectives.adapters import encoder_config
@@ -89,6 +92,7 @@ class Compiled:
     text: str
     memory: dict[str, float]
     seconds: float  # compile time
+    bundles: dict[str, int] = dataclasses.field(default_factory=dict)  # see `costs.read_schedules`
 
 
 class TrainStep:
@@ -101,8 +105,10 @@ class TrainStep:
         rows: contents of a batch.
         devices: devices to compile for.
         compiler_options: options in addition to those of the run.
+        schedules: the folder of `hardware.Slices.prepare`, if any.
         memory_limit: bytes per chip; a program that needs more does not fit. None if the compiler itself
             refuses such programs.
+        log: called with one line before each compilation and with its result.
 
     Raises:
         UserError: the config is invalid, or its mesh does not fit the devices.
@@ -115,11 +121,14 @@ class TrainStep:
         devices: list[Any],
         *,
         compiler_options: dict[str, Any] | None = None,
+        schedules: str = "",
         memory_limit: float | None = None,
+        log: Callable[[str], None] = lambda line: None,
     ):
-        self.config, self.rows = config, rows
+        self.config, self.rows, self._log = config, rows, log
         self._compiled: dict[int, Compiled | DoesNotFit] = {}  # by batch size
         self._compiler_options, self.memory_limit = compiler_options, memory_limit
+        self._schedules = schedules
         self.model = from_dict(config.model.to_dict() | {"vocab_size": rows.vocab_size})
         benchmark.check_length(self.model, rows.length)
         masking = config.masking.options(rows.length)
@@ -162,11 +171,6 @@ class TrainStep:
         return tensor if model.num_attention_heads % tensor == 0 else 1
 
     @property
-    def chip_heads(self) -> int:
-        """Returns the number of attention heads on each chip."""
-        return self.model.num_attention_heads // self.heads_split(self.model)
-
-    @property
     def unit(self) -> int:
         """Returns the number that batch sizes are multiples of.
 
@@ -174,18 +178,34 @@ class TrainStep:
         """
         return self.mesh.shape["data"] * self.mesh.shape["fsdp"] * self.config.accumulate_steps
 
+    def rows_per_chip(self, batch_size: int) -> int:
+        """Returns the rows per chip; tensor parallel chips count all the rows that they share."""
+        return batch_size // (self.mesh.shape["data"] * self.mesh.shape["fsdp"])
+
     def compile(self, batch_size: int) -> Compiled | DoesNotFit:
         """Compiles the step for `batch_size` rows over all chips, once."""
         if batch_size not in self._compiled:
-            self._compiled[batch_size] = self._compile(batch_size)
-        found = self._compiled[batch_size]
-        if isinstance(found, Compiled) and found.memory["total"] > (self.memory_limit or math.inf):
-            return DoesNotFit(found.memory["total"], self.memory_limit or math.inf)
-        return found
+            parts = self.config.accumulate_steps
+            sharding.check_batch_size(batch_size, self.mesh, parts)
+            per_chip = f"{self.rows_per_chip(batch_size)} per chip" + f" in {parts} parts" * (parts > 1)
+            self._log(f"compiling for {counted(batch_size, 'row')}, {per_chip}")
+            found = self._compile(batch_size)
+            limit = self.memory_limit or math.inf
+            if isinstance(found, Compiled) and found.memory["total"] > limit:
+                found = DoesNotFit(found.memory["total"], limit)
+            self._compiled[batch_size] = found
+            if isinstance(found, Compiled):
+                needed = found.memory["total"] / 2**30
+                self._log(f"fits: {needed:.2f} GiB per chip, compiled in {found.seconds:.0f} s")
+            else:
+                self._log(f"does not fit: {found.needed / 2**30:.2f} GiB per chip")
+        return self._compiled[batch_size]
 
     def _compile(self, batch_size: int) -> Compiled | DoesNotFit:
-        sharding.check_batch_size(batch_size, self.mesh, self.config.accumulate_steps)
         batch = self._batch(batch_size)
+        if self._schedules:  # those of an earlier program
+            files.remove_tree(self._schedules)
+            files.make_directory(self._schedules)
         began = time.monotonic()
         try:
             lowered = self._step.lower(self.state, batch, np.uint32(self.config.seed))
@@ -196,7 +216,8 @@ class TrainStep:
                 raise
             return needed
         memory = self._memory(compiled.memory_analysis(), batch)
-        return Compiled(compiled.as_text(), memory, time.monotonic() - began)
+        bundles = costs.read_schedules(self._schedules) if self._schedules else {}
+        return Compiled(compiled.as_text(), memory, time.monotonic() - began, bundles)
 
     def _batch(self, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
         where = sharding.batch_sharding(self.mesh)
@@ -209,16 +230,12 @@ class TrainStep:
         """Returns the bytes of the train state and of a batch on each chip."""
         return bytes_on_device((self.state, self._batch(batch_size)))
 
-    @property
-    def chip_bytes(self) -> dict[str, float]:
-        """Returns the bytes of the parameters and of the optimizer state on each chip."""
-        return {
+    def _memory(self, analysis: Any, batch: dict[str, Any]) -> dict[str, float]:
+        parts = {
             "parameters": bytes_on_device(self.state.parameters),
             "optimizer": bytes_on_device(self.state.opt_state),
+            "batch": bytes_on_device(batch),
         }
-
-    def _memory(self, analysis: Any, batch: dict[str, Any]) -> dict[str, float]:
-        parts = self.chip_bytes | {"batch": bytes_on_device(batch)}
         arguments = analysis.argument_size_in_bytes
         parts |= {
             "padding": max(0.0, arguments - sum(parts.values())),
@@ -234,7 +251,6 @@ def with_auto_accumulation(
     config: PretrainConfig,
     make: Callable[[PretrainConfig], TrainStep],
     limit: float,
-    log: Callable[[str], None],
 ) -> TrainStep:
     """Returns the train step with the fewest microbatches that fits, as `accumulate_steps=0` chooses it.
 
@@ -242,7 +258,6 @@ def with_auto_accumulation(
         config: the pre-training config.
         make: makes the train step of a config.
         limit: bytes per chip.
-        log: called with one line before each compilation.
 
     Returns:
         The compiled train step; the one with the most microbatches if none fits.
@@ -255,7 +270,6 @@ def with_auto_accumulation(
 
     def needed_by(parts: int) -> float:
         steps[parts] = in_parts(parts)
-        log(f"compiling with accumulate_steps={parts}")
         found = steps[parts].compile(config.batch_size)
         return found.needed if isinstance(found, DoesNotFit) else found.memory["total"]
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import nest
-from bert_jax.data import cache, google, manifests, records, token_counts, vocabularies
-from bert_jax.data.records import Dataset
+from bert_jax.data import cache, google, manifests, records
+from bert_jax.data.rows import Dataset
 from bert_jax.errors import UserError
 from bert_jax.inference.engine import tokenizer_of, with_masked_lm
 from bert_jax.io import comma_lists, files, progress
@@ -99,9 +99,9 @@ def held_out(
     scores: dict[str, float] = {"rows": count, "predicted_tokens": int(labels.sum())}
     scores |= {name: means[name] for name in (f"{what.loss}_loss", f"{what.loss}_accuracy")}
     if dataset.manifest["splits"].get("train", {"rows": 0})["rows"]:
-        training = token_counts.count(_open(data_dir, "train", model), len(labels))
+        training = records.count_tokens(_open(data_dir, "train", model), len(labels))
         training[list(what.never_predicted)] = 0
-        scores["unigram"] = token_counts.cross_entropy(labels, training)
+        scores["unigram"] = records.unigram_loss(labels, training)
     if "nsp_loss" in means:
         scores["pairs"] = int(pairs["nsp_loss"][1])
         scores |= {name: means[name] for name in ("nsp_loss", "nsp_accuracy")}
@@ -143,8 +143,8 @@ def _open(data_dir: str, split: str, model: convert.Model) -> Dataset:
     # Records of other programs come without a vocabulary.
     foreign = any(map(records.foreign_files, comma_lists.paths(data_dir)))
     dataset = records.open_dataset(data_dir, split, tokenizer.path if foreign else "")
-    theirs = vocabularies.of_records(dataset)
-    vocabularies.check("checkpoint", model.source, tokenizer, theirs)
+    theirs = records.tokenizer_of(dataset)
+    records.check_vocabulary("checkpoint", model.source, tokenizer, theirs)
     if dataset.max_seq_length > model.config.max_seq_length:
         raise UserError(
             f"the rows of {data_dir} have {dataset.max_seq_length} tokens and {model.source} "

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from bert_jax.convert import Model
-from bert_jax.data import verification
 from bert_jax.errors import UserError, optional_imports
 from bert_jax.inference.embedding import Embedder, NpyWriter
 from bert_jax.inference.predictor import Predictor
@@ -153,7 +152,7 @@ class Index:
     def _read(self, name: str, read: Callable[[str], Any]) -> Any:
         path = os.path.join(self.directory, name)
         try:
-            if verification.file_digest(path) == self.settings["digests"][name]:
+            if files.crc32c(path) == self.settings["digests"][name]:
                 return read(path)
         except (OSError, UserError, KeyError):
             pass
@@ -243,7 +242,7 @@ def make(
     if graph:
         _make_graph(paths[VECTORS], paths[GRAPH])
     names = (VECTORS, TEXTS, GRAPH)[: 3 if graph else 2]
-    digests |= {name: verification.file_digest(paths[name]) for name in names}
+    digests |= {name: files.crc32c(paths[name]) for name in names}
     settings = {
         "version": _VERSION,
         "checkpoint": checkpoint,
@@ -260,7 +259,7 @@ def make(
 
 def corpus_digest(path: str) -> int:
     """Returns a digest of the file of a corpus; 0 for standard input."""
-    return verification.file_digest(path) if path != "-" else 0
+    return files.crc32c(path) if path != "-" else 0
 
 
 def _make_graph(vectors_path: str, path: str) -> None:

@@ -23,6 +23,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+import google_crc32c
 import numpy as np
 
 from bert_jax.errors import UserError
@@ -152,6 +153,15 @@ def size(path: PathLike) -> int:
         return os.path.getsize(path)
     with remote.opened(path) as (system, bare):
         return int(system.size(bare))
+
+
+def crc32c(path: PathLike) -> int:
+    """Returns the CRC-32C of a file's bytes."""
+    crc = 0
+    with open_read(path) as file:
+        while chunk := file.read(1 << 24):
+            crc = google_crc32c.extend(crc, chunk)
+    return crc
 
 
 def modified(path: PathLike) -> int:

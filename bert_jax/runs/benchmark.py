@@ -18,7 +18,7 @@ import numpy as np
 
 import bert_jax
 from bert_jax.convert import families
-from bert_jax.data import best_fit, loader, packed
+from bert_jax.data import loader, packed
 from bert_jax.errors import UserError
 from bert_jax.io import wording
 from bert_jax.kernels import check as kernel_check
@@ -66,7 +66,7 @@ def synthetic_batch(rows: str, batch_size: int, length: int, vocab_size: int, ma
         # The last rows of a packing are not full. Packing more rows than needed and sampling from them keeps
         # their fraction small.
         lengths = _draw_lengths(4 * batch_size * most, length, rng).tolist()
-        by_row = [[lengths[i] for i in row] for row in best_fit.best_fit(lengths, length, most)]
+        by_row = [[lengths[i] for i in row] for row in packed.best_fit(lengths, length, most)]
         random.Random(0).shuffle(by_row)
         by_row = by_row[:batch_size]
     else:

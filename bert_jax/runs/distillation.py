@@ -10,7 +10,7 @@ from typing import Any, cast
 from bert_jax import checkpoint, convert
 from bert_jax.checkpoint.leaves import check_leaves, flatten, nest
 from bert_jax.convert import families, surgery
-from bert_jax.data import vocabularies
+from bert_jax.data import records
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
 from bert_jax.models.config import ENCODER_FIELDS, EncoderConfig, from_dict
@@ -102,7 +102,7 @@ def _architecture(
         return from_dict({name: record[name] for name in ENCODER_FIELDS if name in record})
     config, theirs = convert.load_architecture(part.teacher)
     if tokenizer is not None:
-        vocabularies.check("distillation.teacher", part.teacher, theirs, tokenizer)
+        records.check_vocabulary("distillation.teacher", part.teacher, theirs, tokenizer)
     return config
 
 

@@ -19,8 +19,8 @@ from bert_jax import checkpoint, convert
 from bert_jax.checkpoint.leaves import check_leaves, flatten, nest
 from bert_jax.convert import families, surgery
 from bert_jax.convert.formats.base import place
-from bert_jax.data import cache, loader, manifests, records, token_counts, vocabularies
-from bert_jax.data.records import Dataset
+from bert_jax.data import cache, loader, manifests, records
+from bert_jax.data.rows import Dataset
 from bert_jax.errors import UserError
 from bert_jax.io import comma_lists, files
 from bert_jax.io.wording import counted
@@ -141,7 +141,7 @@ def _open(config, workdir, explicit, allow_changes, evaluators, log, memory_limi
         log(line)
     if config.resume_from and not held.has_steps:
         theirs = convert.load_architecture(config.resume_from)[1]
-        vocabularies.check("resume_from", config.resume_from, theirs, data.tokenizer)
+        records.check_vocabulary("resume_from", config.resume_from, theirs, data.tokenizer)
     config = auto_accumulation.choose(
         config,
         objective,
@@ -206,10 +206,10 @@ class Records:
     def token_counts(self) -> np.ndarray:
         """Returns how often each token occurs, in the proportion of the batches: [V]."""
         size = self.tokenizer.vocab_size
-        own = token_counts.count(self.train, size)
+        own = records.count_tokens(self.train, size)
         if not self.replay:
             return own
-        replay, share = token_counts.count(self.replay, size), float(self.replay_share)
+        replay, share = records.count_tokens(self.replay, size), float(self.replay_share)
         return (1 - share) * own + share * replay * (own.sum() / replay.sum())
 
     def train_batches(
@@ -254,7 +254,7 @@ def open_records(config: PretrainConfig, workdir: os.PathLike | str, log: Callab
         raise UserError("no records given: set --config.data.dir to what `bert-jax data --output` made")
     index_dir = "" if files.is_remote(workdir) else os.path.join(workdir, "index")
     train, held_out = _open_splits(cache.localize(data.dir, log), data.vocab, index_dir)
-    tokenizer = vocabularies.of_records(train)
+    tokenizer = records.tokenizer_of(train)
     if not data.replay:
         return Records(train, held_out, tokenizer)
     replay_dir = cache.localize(data.replay, log)
@@ -371,7 +371,7 @@ def adopt_architecture(
             fields, vocabulary = convert.adopt_architecture(path, before, explicit)
             message = convert.describe_architecture(path, fields)
         if message and tokenizer is not None:
-            vocabularies.check(field, path, vocabulary, tokenizer)
+            records.check_vocabulary(field, path, vocabulary, tokenizer)
     adapter = config.adapter.model_fields(fields["hidden_size"])
     return dataclasses.replace(config, model=ModelConfig(**fields | adapter)), message
 

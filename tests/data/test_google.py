@@ -177,4 +177,4 @@ def test_inspecting_records_of_others(foreign, tmp_path, capsys):
     assert train["random_next_share"] == 0.5 and train["duplicate_rows"] == 0
     assert report["examples"][0] == "(next) [CLS] w4 w5 [SEP] w6 [SEP] <- 1 w4, 4 w3"
     code, report = inspect(capsys, tmp_path / "records" / "tf_examples.tfrecord")
-    assert (code, report["examples"], report["kind"]) == (0, [], "google record file")
+    assert (code, report["examples"], report["kind"]) == (0, [], "google records")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax.data import records, tf_example, tfrecord
+from bert_jax.data.packed import best_fit
 from bert_jax.errors import UserError
 
 
@@ -187,3 +188,12 @@ def test_the_index_of_a_folder_that_cannot_be_written_is_in_index_dir(make_recor
     monkeypatch.setattr(tfrecord.RecordFile, "_scan_headers", None)  # without an index it would be called
     again = records.open_dataset(directory, "train", index_dir=index_dir)
     assert len(again) == len(rows["train"])
+
+
+def test_the_tightest_row_takes_the_longest_first():
+    assert best_fit([50, 60, 40, 30, 10, 14], 64, 8) == [[1], [0, 5], [2, 4], [3]]
+
+
+def test_a_row_is_left_when_it_holds_enough_sequences():
+    assert best_fit([3, 3, 3], 64, 2) == [[0, 1], [2]]
+    assert best_fit([], 64, 2) == []

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from support import programs
 
 from bert_jax.errors import UserError
-from bert_jax.estimate import gpus, measure, program, report
-from bert_jax.estimate.timing import ATTENTION_BACKWARD, ATTENTION_FORWARD
-from bert_jax.estimate.tpus import CHIPS, Slices
+from bert_jax.estimate import measure, program
+from bert_jax.estimate.costs import ATTENTION_BACKWARD, ATTENTION_FORWARD
+from bert_jax.estimate.hardware import CHIPS, Hosts, Slices, parse_topology
 from bert_jax.models.config import EncoderConfig
 from bert_jax.parallel import device_memory
 from bert_jax.runs import benchmark
@@ -31,6 +31,15 @@ def small_config(**mesh):
     config.optimizer.warmup_steps = 10
     config.mesh.update(mesh)
     return config
+
+
+@pytest.fixture(autouse=True, scope="module")
+def versions():
+    """No compiler for TPUs or GPUs is installed where the tests run."""
+    with pytest.MonkeyPatch.context() as patch:
+        for hardware in (Slices, Hosts):
+            patch.setattr(hardware, "versions", staticmethod(lambda: {"jax": "1", "compiler": "2"}))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +138,7 @@ def test_kernels_of_local_layers_compute_the_blocks_of_their_windows(local, leng
         encoders=[model],
         rows=types.SimpleNamespace(length=length),
         config=types.SimpleNamespace(batch_size=16),
-        mesh=types.SimpleNamespace(shape={"data": 8, "fsdp": 1}),
+        rows_per_chip=lambda rows: rows // 8,
         heads_split=lambda model: 1,
         attention_of=lambda model, window: local if window else "splash",
     )
@@ -161,7 +170,7 @@ def test_the_fewest_parts_that_fit():
     config = small_config()
     config.accumulate_steps = 0
     config = pretrain_config.pretraining(config)
-    compiled, lines = [], []
+    compiled = []
 
     class Step(program.TrainStep):
         def _compile(self, batch_size):
@@ -174,36 +183,35 @@ def test_the_fewest_parts_that_fit():
 
     limit = None
     limit = make(dataclasses.replace(config, accumulate_steps=1)).argument_bytes(16) + 400
-    step = program.with_auto_accumulation(config, make, limit, lines.append)
+    step = program.with_auto_accumulation(config, make, limit)
     assert step.config.accumulate_steps == 8 and step.unit == 8
     assert isinstance(step.compile(16), program.Compiled)
     assert compiled == [(16, 1), (16, 8)]  # 2 and 4 cannot fit, and what was compiled is not compiled again
-    assert lines == [f"compiling with accumulate_steps={parts}" for parts in (1, 8)]
     limit -= 400
-    assert program.with_auto_accumulation(config, make, limit, lines.append).config.accumulate_steps == 16
+    assert program.with_auto_accumulation(config, make, limit).config.accumulate_steps == 16
     ramp = dataclasses.replace(config, batch_ramp="0=4,2=16")  # whose first batches have four parts at most
-    assert program.with_auto_accumulation(ramp, make, limit, lines.append).config.accumulate_steps == 4
+    assert program.with_auto_accumulation(ramp, make, limit).config.accumulate_steps == 4
 
 
 def test_the_text_of_an_estimate(result):
-    text = "\n".join(report.lines(result | {"versions": {"jax": "1", "libtpu": "2"}}))
-    assert "v5e:2x4, 8 chips; mesh data=2 fsdp=2 tensor=2" in text and "(jax 1, libtpu 2)" in text
+    text = "\n".join(measure.lines(result))
+    assert "v5e:2x4, 1 slice, 8 chips; mesh data=2 fsdp=2 tensor=2" in text and "(jax 1, compiler 2)" in text
     assert "16 rows of 32, 4 per chip" in text and "fits: 0.00 of 16.00 GiB" in text and "MFU" in text
 
 
 def test_gpus_have_bounds_and_no_step_time(step, monkeypatch):
-    hosts, gib = gpus.parse("h100:8"), 2.0**30
+    hosts, gib = parse_topology("h100:8"), 2.0**30
     parts = ("parameters", "optimizer", "batch", "temporary", "program", "padding", "total")
     compiled = program.Compiled(programs.GPU, dict.fromkeys(parts, gib), 1.0)
     monkeypatch.setattr(program.TrainStep, "compile", lambda self, rows: compiled)
     monkeypatch.setattr(step, "memory_limit", 0.75 * hosts.chip.hbm_bytes)
-    result = measure.estimate(step, hosts) | {"versions": {"jax": "1"}}
+    result = measure.estimate(step, hosts)
     assert not {"seconds", "mfu", "hours", "cost", "tokens_per_second"} & set(result)
     bounds = result["roofline_seconds"]
     # The step is in float32, whose products are in TF32.
     assert bounds["products"] == pytest.approx(result["flops"]["matrix_per_chip"] / 494.5e12)
     assert bounds["memory"] == pytest.approx(result["hbm_traffic_bytes"] / 3.352e12)
-    text = "\n".join(report.lines(result))
+    text = "\n".join(measure.lines(result))
     assert (
         "fits: 1.00 of 59.33 GiB per chip, 75% of 79.11" in text
         and "the step time of GPUs is unknown" in text
@@ -218,10 +226,10 @@ def test_a_batch_that_does_not_fit(step, monkeypatch, capacity, largest):
         return program.Compiled("", {"total": 1.0}, 1.0)
 
     monkeypatch.setattr(program.TrainStep, "compile", compile_)
-    result = measure.estimate(step, EIGHT) | {"versions": {}}
+    result = measure.estimate(step, EIGHT)
     assert not result["fits"]
     assert result["largest_batch"] == {"batch_size": largest, "rows_per_chip": largest // 4}
-    assert "DOES NOT FIT: needs 20.00 GiB per chip; available: 15.75" in "\n".join(report.lines(result))
+    assert "DOES NOT FIT: needs 20.00 GiB per chip; available: 15.75" in "\n".join(measure.lines(result))
 
 
 @given(st.integers(0, 5000), st.integers(1, 5000))

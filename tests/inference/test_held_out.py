@@ -7,7 +7,7 @@ from support import google_records, pretrained, processes
 
 from bert_jax import convert, tokenization
 from bert_jax.checkpoint.leaves import nest
-from bert_jax.data import records, token_counts
+from bert_jax.data import records
 from bert_jax.errors import UserError
 from bert_jax.inference import held_out as held_out_module
 from bert_jax.inference.held_out import held_out
@@ -79,7 +79,7 @@ def test_the_means_of_all_rows(
     found = evaluate(directory, rows=rows, **options)
     assert (found["rows"], found["predicted_tokens"]) == (rows, len(labels))
     assert {name: found[name] for name in wanted} == pytest.approx(wanted, rel=1e-5)
-    counts = token_counts.count(records.open_dataset(str(directory), "train"), 100)
+    counts = records.count_tokens(records.open_dataset(str(directory), "train"), 100)
     counts[[0, 2, 3]] = 0  # padding, [CLS] and [SEP]
     shares = (counts + 1) / (counts.sum() + 100)
     assert found["unigram"] == pytest.approx(-np.log(shares[labels]).mean())
@@ -139,7 +139,7 @@ def test_a_causal_model_predicts_every_next_token(evaluate, model, directory):
     real = np.arange(32) < batch["lengths"][:, None]
     labels = batch["input_ids"][real & (batch["input_ids"] != 2)]
     assert len(labels) == found["predicted_tokens"]
-    counts = token_counts.count(records.open_dataset(str(directory), "train"), 100)
+    counts = records.count_tokens(records.open_dataset(str(directory), "train"), 100)
     counts[[0, 2]] = 0
     assert found["unigram"] == pytest.approx(-np.log((counts + 1) / (counts.sum() + 100))[labels].mean())
     assert "nsp_loss" not in found

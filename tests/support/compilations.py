@@ -11,12 +11,12 @@ import re
 import sys
 import time
 
-from bert_jax.estimate import gpus, tpus
+from bert_jax.estimate import hardware
 
 CHIP = sys.argv[1]
 # Four chips of one host; a chip of v7 has two devices.
 SLICES = {"v4": "2x2x1", "v5e": "2x2", "v5p": "2x2x1", "v6e": "2x2", "tpu7x": "2x2x1"}
-(tpus if CHIP in SLICES else gpus).prepare()
+(hardware.Slices if CHIP in SLICES else hardware.Hosts).prepare()
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
@@ -68,7 +68,7 @@ def batch_of_examples():
 
 def devices(sizes, slices):
     if CHIP not in SLICES:
-        return gpus.devices(gpus.Hosts(gpus.GPUS[CHIP], 1, int(np.prod(sizes))))
+        return hardware.Hosts(hardware.GPUS[CHIP], 1, int(np.prod(sizes))).devices()
     options = {"num_slices": slices} if slices > 1 else {}
     if CHIP in ("v4", "v5p"):  # whose two cores are one device
         options["chip_config_name"] = "megacore"
@@ -113,7 +113,7 @@ def lowered(name):
 for name in sys.argv[2:]:
     began = time.monotonic()
     program, parameters = lowered(name)
-    compiled = program.compile(None if CHIP in SLICES else gpus.COMPILER_OPTIONS)
+    compiled = program.compile(None if CHIP in SLICES else hardware.GPU_COMPILER_OPTIONS)
     text = compiled.as_text()
     calls = collections.Counter(re.findall(r'custom_call_target="(__cu[^"]+)"', text))
     calls += collections.Counter(re.findall(r'call_target="(tpu_custom_call|AsyncCollectiveStart)"', text))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 
 import numpy as np
 
-from bert_jax.data.best_fit import best_fit
+from bert_jax.data.packed import best_fit
 from bert_jax.tasks.rows.batches import EncodedRows, bucket_lengths, choose_sizes, expand, orders_from
 
 # The plan samples batches with a fixed seed instead of the run's, so that runs with different seeds share

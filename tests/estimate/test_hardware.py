@@ -3,15 +3,14 @@
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.estimate.gpus import GPUS
-from bert_jax.estimate.tpus import CHIPS, parse_topology
+from bert_jax.estimate.hardware import CHIPS, GPUS, parse_topology
 from bert_jax.training import flops
 
 
 @pytest.mark.parametrize(
     "text, slices, chips",
     [("v5e:4x4", 1, 16), ("v5e:1x1", 1, 1), ("v5e:16x16", 4, 1024), ("v5p:16x16x24", 1, 6144),
-     ("h100:1", 1, 1), ("a100:4", 1, 4), ("b200:16", 1, 16)],
+     ("h100:1", 1, 1), ("a100:4", 1, 4), ("h200:16", 1, 16)],
 )  # fmt: skip
 def test_topologies(text, slices, chips):
     found = parse_topology(text, slices)

@@ -1,0 +1,613 @@
+"""What a compiled step costs on a chip: traffic with other chips, time, bytes of memory and FLOPs."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import math
+import os
+import re
+import types
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from etils import epy
+
+from bert_jax.estimate.hardware import Chip
+from bert_jax.estimate.hlo import Array, Computation, Instruction, Module, Visit, trip_count, walk
+from bert_jax.io import files
+
+with epy.lazy_imports():
+    from jax.experimental.mosaic import dialects
+    from jaxlib.mlir import ir
+
+# Traffic
+
+# Bytes that a chip sends for each byte that it contributes, as a multiple of (n - 1) / n in a group of n
+# chips, for ring algorithms.
+_PASSES = {
+    "all-reduce": 2.0,
+    "reduce-scatter": 1.0,
+    "all-gather": 1.0,
+    "all-to-all": 1.0,
+    "ragged-all-to-all": 1.0,
+    "collective-broadcast": 1.0,
+    "collective-permute": 1.0,
+}
+
+# Stands for an axis: traffic between slices, over the network of the data center.
+SLICES = "slices"
+
+# (slice, coordinates on its torus) of each device, in mesh order.
+Positions = Sequence[tuple[int, tuple[int, ...]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """Traffic of one instruction.
+
+    `payload` is the size in bytes of the whole array that a group of chips gathers or reduces. `seconds` is
+    the duration of one execution with no other traffic on the links.
+    """
+
+    kind: str
+    axes: tuple[str, ...]  # axes of the mesh, or SLICES; empty if the groups cannot be read
+    group: int  # number of chips
+    payload: float
+    times: int
+    overlapped: bool  # whether it overlaps with computation
+    seconds: float
+
+
+def collectives(
+    module: Module, mesh_shape: Mapping[str, int], chip: Chip, positions: Positions
+) -> list[Collective]:
+    """Returns every collective of a program for TPUs.
+
+    Args:
+        module: the compiled program.
+        mesh_shape: axis -> size, in mesh order.
+        chip: the chip.
+        positions: positions of the mesh's devices.
+    """
+    found = []
+    begun: set[str] = set()
+    for visit in walk(module):
+        attributes = visit.instruction.attributes
+        kind = visit.instruction.opcode.removesuffix("-start")
+        transfer = re.search(r'_xla_megascale_transfer_type="(\w+)"', attributes)
+        if kind == "send" and transfer:
+            found.append(_between_slices(visit, transfer[1].lower().replace("_", "-"), chip, positions))
+        if kind not in _PASSES:
+            continue
+        overlapped = visit.offloaded or visit.instruction.opcode.endswith("-start")
+        if visit.fused and not visit.offloaded:
+            parts = visit.computation.values()
+            if kind == "all-reduce" and any(part.opcode == "dynamic-slice" for part in parts):
+                kind = "reduce-scatter"  # which the TPU compiler writes as an all-reduce and slices of it
+            else:
+                # A collective that is fused with the computation it overlaps with appears in the fusions that
+                # start, continue and end it. Several collectives may have the same channel.
+                overlapped = True
+                starts = any("AsyncCollectiveStart" in part.attributes for part in parts)
+                channel = re.search(r"channel_id=\d+", attributes)
+                if channel and channel[0] in begun and not starts:
+                    continue
+                begun.update([channel[0]] if channel else [])
+        found.append(_collective(visit, kind, overlapped, mesh_shape, chip, positions))
+    return found
+
+
+def _between_slices(visit: Visit, kind: str, chip: Chip, positions: Positions) -> Collective:
+    """Returns the part of a collective that leaves the slice: hosts exchange what each chip sends."""
+    slices = len({position[0] for position in positions})
+    payload = sum(array.bytes for array in visit.operand_arrays())
+    payload *= slices if kind == "all-gather" else 1
+    seconds = _PASSES.get(kind, 1.0) * payload * (slices - 1) / slices / chip.dcn_bandwidth
+    return Collective(kind, (SLICES,), slices, payload, visit.times, overlapped=True, seconds=seconds)
+
+
+def _collective(
+    visit: Visit,
+    kind: str,
+    overlapped: bool,
+    mesh_shape: Mapping[str, int],
+    chip: Chip,
+    positions: Positions,
+) -> Collective:
+    devices = math.prod(mesh_shape.values())
+    groups = replica_groups(visit.instruction.attributes, devices)
+    axes: tuple[str, ...] = ()
+    members = np.arange(devices)
+    if groups is not None:
+        # The others wait for the group that spans the most slices.
+        members = max(groups, key=lambda group: len({positions[member][0] for member in group}))
+        coordinates = np.unravel_index(groups, tuple(mesh_shape.values()))
+        differ = (bool(np.any(along != along[:, :1])) for along in coordinates)
+        axes = tuple(name for name, along in zip(mesh_shape, differ, strict=True) if along)
+    payload = sum(array.bytes for array in visit.operand_arrays())
+    payload *= len(members) if kind == "all-gather" else 1
+    seconds = ring_seconds(kind, payload, chip, [positions[member] for member in members])
+    return Collective(kind, axes, len(members), payload, visit.times, overlapped, seconds)
+
+
+def replica_groups(attributes: str, devices: int) -> np.ndarray | None:
+    """Returns the groups that a collective works in, int [groups, members], or None if they cannot be read.
+
+    The members are partition numbers, which follow the order of the mesh. HLO has four notations: lists, an
+    iota with a permutation, axes of a separate mesh, and the source-target pairs of a permute.
+    """
+    pairs = re.search(r"source_target_pairs=\{(\{[\d,{} ]*\})\}", attributes)
+    if pairs:
+        listed = [tuple(map(int, pair.split(","))) for pair in re.findall(r"\{([\d, ]+)\}", pairs[1])]
+        return np.array(sorted({tuple(pair) for pair in listed if pair[0] != pair[1]} or {(0, 0)}))
+    iota = re.search(r"replica_groups=(\[[\d,]+\])<=(\[[\d,]+\](?:T\([\d,]+\))?)", attributes)
+    if iota:
+        return _iota(iota[2]).reshape(_integers(iota[1]))
+    axes = re.search(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^{]*)\))? \{([^}]*)\}", attributes)
+    if axes:
+        groups = _groups_of_axes(axes[1], axes[3])
+        if axes[2] is None:
+            return groups
+        ids = _iota(axes[2]) if axes[2].startswith("[") else np.array(_integers(axes[2]))
+        return ids[groups] if sorted(ids) == list(range(groups.size)) else None
+    lists = re.search(r"replica_groups=\{((?:\{[\d, ]*\},? ?)*)\}", attributes)
+    if lists is None:
+        return None
+    groups = [_integers(group) for group in re.findall(r"\{([\d, ]+)\}", lists[1])] or [range(devices)]
+    return np.array(groups) if len(set(map(len, groups))) == 1 else None
+
+
+def _integers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text)]
+
+
+def _iota(text: str) -> np.ndarray:
+    """Returns the numbers of an array such as `[2,4]T(1,0)`: counted in rows of 4, and transposed."""
+    sizes, _, order = text.partition("T")
+    ids = np.arange(math.prod(_integers(sizes))).reshape(_integers(sizes))
+    return (ids.transpose(_integers(order)) if order else ids).reshape(-1)
+
+
+def _groups_of_axes(mesh: str, chosen: str) -> np.ndarray:
+    """Returns the groups along some axes of a mesh, int [groups, members].
+
+    Args:
+        mesh: axes and sizes, like `'a'=4,'b'=2`.
+        chosen: the axes of a group, like `'a':(1)2,'b'`. An entry `'a':(m)n` is the part of size n of an axis
+            that comes after a part of size m.
+    """
+    parts: dict[str, list[tuple[int, int | None]]] = {}
+    for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", chosen):
+        parts.setdefault(name, []).append((int(before or 1), int(size) if size else None))
+    sizes, inside = [], []
+    for name, text in re.findall(r"'([^']+)'=(\d+)", mesh):
+        rest, done = int(text), 1
+        for before, size in sorted(parts.get(name, []), key=lambda part: part[0]):
+            size = size or int(text)
+            sizes += [before // done, size]
+            inside += [False, True]
+            rest //= before // done * size
+            done = before * size
+        sizes.append(rest)
+        inside.append(False)
+    ids = np.arange(math.prod(sizes)).reshape(sizes)
+    order = np.argsort(inside, kind="stable")
+    members = math.prod(size for size, member in zip(sizes, inside, strict=True) if member)
+    return ids.transpose(order).reshape(-1, members)
+
+
+def ring_seconds(kind: str, payload: float, chip: Chip, members: Positions) -> float:
+    """Returns the time of a collective of a group of chips, in seconds.
+
+    The data crosses the torus inside each slice, and the network between slices, where each chip sends its
+    part. Along each torus dimension, a chip sends over two links if the group spans a ring, and over one if
+    it only spans a line.
+    """
+    numbers = {member[0] for member in members}
+    slices = len(numbers)
+    if kind == "collective-permute":
+        return payload / (chip.dcn_bandwidth if slices > 1 else chip.link_bandwidth)
+    passes = _PASSES.get(kind, 1.0)
+    inside = len(members) // slices
+    seconds = 0.0
+    if inside > 1:
+        first = [position for number, position in members if number == members[0][0]]
+        sides = [len(set(along)) for along in zip(*first, strict=True)]
+        links = sum(2 if side >= chip.wraps_at else 1 for side in sides if side > 1) or 1
+        seconds += passes * payload * (inside - 1) / inside / (chip.link_bandwidth * links)
+    if slices > 1:
+        seconds += passes * payload / inside * (slices - 1) / slices / chip.dcn_bandwidth
+    return seconds
+
+
+def _is_collective(instruction: Instruction) -> bool:
+    return re.sub(r"-(start|done)$", "", instruction.opcode) in _PASSES
+
+
+# Time
+
+# Operations that take no time, or whose time is counted elsewhere.
+_FREE = {
+    "parameter", "constant", "get-tuple-element", "tuple", "bitcast", "while", "conditional", "call",
+    "partition-id", "replica-id", "after-all", "copy-done", "slice-done", "async-start", "async-update",
+    "async-done", "optimization-barrier", "domain", "send", "send-done", "recv", "recv-done",
+    "call-start", "call-update", "call-done",
+}  # fmt: skip
+_PREFETCHES = ("copy-start", "slice-start")  # overlapped: their bytes count, their time does not
+
+_KERNEL = "tpu_custom_call"  # a Pallas kernel; the compiler's other custom calls are bookkeeping
+
+# Operations with fewer elements run on the scalar unit, in parallel to the rest.
+_SCALARS = 1024
+
+# Number of [length, length] products in an attention kernel: two forward, and five backward, where the scores
+# are computed again (Dao et al. 2022).
+ATTENTION_FORWARD, ATTENTION_BACKWARD = 2, 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Compute:
+    """Time of one chip, without waiting for other chips."""
+
+    estimated_seconds: float  # the compiler's cycle estimates at the chip's clock rate
+    kernel_seconds: float  # Pallas kernels, by their schedules or their bytes, whichever take longer
+    kernels: int  # number of executions of these kernels
+    added_seconds: float  # rooflines of operations without a compiler estimate
+    added: dict[str, int]  # number of executions of these operations, by kind
+    unknown_loops: int  # number of loops whose trip count could not be read; they are counted once
+    matrix_flops: float
+    hbm_bytes: float
+
+    @property
+    def seconds(self) -> float:
+        """Returns the time of all operations."""
+        return self.estimated_seconds + self.kernel_seconds + self.added_seconds
+
+    def roofline(self, chip: Chip) -> float:
+        """Returns the time if only the matrix units or only the memory limited the chip."""
+        return max(self.matrix_flops / chip.peak_flops, self.hbm_bytes / chip.hbm_bandwidth)
+
+
+def compute(
+    module: Module,
+    chip: Chip,
+    attention_flops: float = 0.0,
+    head_size: int | None = None,
+    cycles: Mapping[str, float] = types.MappingProxyType({}),
+) -> Compute:
+    """Adds up the time of a program for TPUs.
+
+    Args:
+        module: the compiled program.
+        chip: the chip that it was compiled for.
+        attention_flops: FLOPs of the attention kernels on one chip, over all layers and both directions,
+            because neither the compiler nor `matrix_flops` looks into custom calls. Used only if there are
+            such kernels.
+        head_size: size of one dimension of each product in these kernels; if it is smaller than the matrix
+            units, some of them are idle. None for products that fill them. Used only for kernels without
+            cycles.
+        cycles: the result of `kernel_cycles`. Other kernels count as operations without an estimate.
+    """
+    seconds: dict[str, float] = defaultdict(float)  # by "cycles", "schedule" and "bytes"
+    added: dict[str, int] = defaultdict(int)
+    moved_bytes = 0.0
+    kernels, attention, unscheduled = 0, 0, 0  # executions; the last one is of attention without cycles
+    for visit in _operations(module):
+        instruction = visit.instruction
+        if instruction.opcode == "custom-call" and instruction.target != _KERNEL:
+            continue
+        bytes_ = visit.times * hbm_bytes(module, visit)
+        moved_bytes += bytes_
+        scheduled = cycles.get(_kernel_code(instruction))
+        is_attention = instruction.target == _KERNEL  # as all of our kernels
+        attention += visit.times * is_attention
+        if instruction.opcode in _PREFETCHES:
+            continue
+        if instruction.estimated_cycles is not None:
+            seconds["cycles"] += visit.times * instruction.estimated_cycles / chip.clock
+        elif scheduled is not None:
+            # Its transfers between HBM and vector memory overlap with the computation.
+            longer = max(bytes_ / chip.hbm_bandwidth, visit.times * scheduled / chip.clock)
+            seconds["schedule"] += longer
+            kernels += visit.times
+        elif not (_is_small(instruction) or any(map(_is_collective, module.inside(instruction).values()))):
+            seconds["bytes"] += bytes_ / chip.hbm_bandwidth
+            added[instruction.target or instruction.opcode] += visit.times
+            unscheduled += visit.times * is_attention
+    flops = matrix_flops(module) + attention_flops * bool(attention)
+    if unscheduled:
+        idle = max(1.0, chip.matrix_side / head_size) if head_size else 1.0
+        seconds["bytes"] += unscheduled / attention * attention_flops * idle / chip.peak_flops
+    return Compute(
+        estimated_seconds=seconds["cycles"],
+        kernel_seconds=seconds["schedule"],
+        kernels=kernels,
+        added_seconds=seconds["bytes"],
+        added=dict(added),
+        unknown_loops=unknown_loops(module),
+        matrix_flops=flops,
+        hbm_bytes=moved_bytes,
+    )
+
+
+def _is_small(instruction: Instruction) -> bool:
+    return max((array.size for array in instruction.arrays), default=0) <= _SCALARS
+
+
+def unknown_loops(module: Module) -> int:
+    """Returns the number of loops whose trip count cannot be read."""
+    loops = (visit.instruction for visit in walk(module) if visit.instruction.opcode == "while")
+    return sum(trip_count(module, loop) is None for loop in loops)
+
+
+def _operations(module: Module) -> Iterator[Visit]:
+    for visit in walk(module):
+        instruction = visit.instruction
+        if not (visit.fused or instruction.opcode in _FREE or _is_collective(instruction)):
+            yield visit
+
+
+# Cycles of Pallas kernels
+
+# The bundles after registers are allocated. Later the compiler folds empty ones, in which all units wait for
+# a result, into the bundle before. Within 10% of its analysis of cycles on v6e, the only chip that has one.
+_SCHEDULE = re.compile(r"\d+-(.*)-\d+-schedule-analysis_packed-bundles-post-ra\.txt")
+_GRID = re.compile(r"iteration_bounds = array<i64: ([\d, ]+)>")
+_PARALLEL = re.compile(r"dimension_semantics = \[([^\]]*)\]")
+
+
+def read_schedules(folder: str) -> dict[str, int]:
+    """Returns the bundles of each instruction whose schedule the TPU compiler has written into a folder.
+
+    The compiler schedules equal instructions once. See `hardware.Slices.prepare`.
+    """
+    paths = {found[1]: found[0] for found in map(_SCHEDULE.fullmatch, files.names(folder)) if found}
+    texts = {name: files.read_text(os.path.join(folder, path)) for name, path in paths.items()}
+    return {
+        name: int(re.findall(r"total scheduled bundles:\s+(\d+)", text)[0]) for name, text in texts.items()
+    }
+
+
+def kernel_cycles(module: Module, chip: Chip, bundles: Mapping[str, int]) -> dict[str, float]:
+    """Returns the cycles that one execution of each Pallas kernel of a program takes, by its code.
+
+    The compiler's estimates have none for Pallas kernels, but it has scheduled them: the bundles of one step
+    of a kernel's grid are multiplied by the steps. They contain no transfers between HBM and vector memory,
+    which overlap with the computation. Blocks that a kernel skips at run time count as if they were computed,
+    and all of a step with a loop as if it were inside the loop. Kernels with loops of unknown length, or
+    without a schedule, are missing in the result.
+
+    Args:
+        module: the compiled program.
+        chip: the chip it was compiled for.
+        bundles: the result of `read_schedules`.
+    """
+    cycles: dict[str, float] = {}
+    for visit in walk(module):
+        code, name = _kernel_code(visit.instruction), visit.instruction.name
+        if code and name in bundles and code not in cycles:
+            if math.isfinite(executions := kernel_executions(code, chip.cores)):
+                cycles[code] = bundles[name] * executions
+    return cycles
+
+
+def _kernel_code(instruction: Instruction) -> str:
+    """Returns the code of a Pallas kernel, a Mosaic module in base64; "" for any other instruction."""
+    found = re.search(r'"body": ?"([^"]+)"', instruction.attributes) if instruction.target == _KERNEL else None
+    return found[1] if found else ""
+
+
+def kernel_executions(code: str, cores: int) -> float:
+    """Returns how often the innermost block of a kernel is executed on the busiest of a chip's cores.
+
+    It is infinite if the length of a loop is unknown.
+    """
+    context = ir.Context()
+    context.allow_unregistered_dialects = True
+    dialects.tpu.register_dialect(context)
+    with context, ir.Location.unknown():
+        operation = ir.Module.parse(base64.b64decode(code)).operation
+        text, turns = str(operation.get_asm()), _turns(operation)
+    bounds, semantics = _GRID.search(text), _PARALLEL.search(text)
+    grid = _integers(bounds[1]) if bounds else []
+    parallel = ["parallel" in part for part in semantics[1].split(",")] if semantics else []
+    if any(parallel):
+        first = parallel.index(True)
+        grid[first] = math.ceil(grid[first] / cores)
+    return turns * math.prod(grid)
+
+
+def _turns(operation: Any) -> float:
+    """Returns how often the innermost loop inside an operation is executed."""
+    inside = (child.operation for region in operation.regions for block in region for child in block)
+    turns = max(map(_turns, inside), default=1)
+    if operation.name.endswith("scf.for"):
+        first, end, step = (_constant(operand) for operand in list(operation.operands)[:3])
+        length = (end - first) / step
+        turns *= math.ceil(length) if math.isfinite(length) else math.inf
+    return math.inf if operation.name.endswith("scf.while") else turns
+
+
+def _constant(value: Any) -> float:
+    """Returns the value of an integer that is a constant or a sum of constants; NaN of any other."""
+    if isinstance(value.owner, ir.Block):
+        return math.nan
+    owner = value.owner.operation
+    if owner.name.endswith("arith.constant"):
+        return float(ir.IntegerAttr(owner.attributes["value"]).value)
+    return sum(map(_constant, owner.operands)) if owner.name.endswith("arith.addi") else math.nan
+
+
+# Bytes
+
+_PARAMETER = re.compile(r" parameter\((\d+)\)$")
+
+
+def moved_bytes(module: Module) -> float:
+    """Returns the bytes that a program reads from and writes to memory, as if there were no cache."""
+    return sum(visit.times * hbm_bytes(module, visit) for visit in _operations(module))
+
+
+def hbm_bytes(module: Module, visit: Visit) -> float:
+    """Returns the bytes that one execution of an instruction reads from and writes to HBM.
+
+    If it reads or updates slices of an array, as a scan does with the parameters of all layers, only the
+    slices count. Arrays in the core's own memory do not count, nor the workspace of cuBLAS.
+    """
+    instruction = visit.instruction
+    if instruction.opcode in _PREFETCHES:
+        ends = instruction.arrays[:2]  # source and destination, one of which is the slice
+        return min(array.bytes for array in ends) * sum(array.space == 0 for array in ends)
+    if instruction.opcode == "fusion":
+        return _fusion_bytes(module, visit)
+    arrays = [*visit.operand_arrays(), *instruction.arrays]
+    if instruction.target.startswith("__cublas"):
+        arrays = [*visit.operand_arrays(), *(array for array in instruction.arrays if array.dtype != "s8")]
+    elif instruction.opcode in ("dynamic-slice", "gather", "slice"):
+        arrays = [*instruction.arrays, *instruction.arrays]
+    elif instruction.opcode in ("dynamic-update-slice", "scatter"):
+        update = _output(
+            visit.computation, instruction.operands[-1 if instruction.opcode == "scatter" else 1]
+        )
+        arrays = [*update, *update]
+    return sum(array.bytes for array in arrays if array.space == 0)
+
+
+def _fusion_bytes(module: Module, visit: Visit) -> float:
+    inside = module.inside(visit.instruction)
+    parameters = _parameters(inside)
+    total = 0.0
+    for index, name in enumerate(visit.instruction.operands):
+        source = _output(visit.computation, name)
+        if index in parameters and all(array.space == 0 for array in source):
+            total += _read(module, inside, parameters[index])
+    updates = list(_updates(module, inside))
+    for array in visit.instruction.arrays:
+        if array.space == 0:
+            update = next((update for whole, update in updates if whole.size == array.size), array)
+            total += update.bytes
+    return total
+
+
+def _parameters(computation: Computation) -> dict[int, Instruction]:
+    """Returns the parameters of a computation by number; in the text they are in any order."""
+    return {
+        int(_PARAMETER.findall(part.attributes)[0]): part
+        for part in computation.values()
+        if part.opcode == "parameter"
+    }
+
+
+def _updates(module: Module, inside: Computation) -> Iterator[tuple[Array, Array]]:
+    """Yields (whole array, update) for the in-place updates in a fusion and in the fusions inside it."""
+    for part in inside.values():
+        if part.opcode == "dynamic-update-slice":
+            for update in _output(inside, part.operands[1]):
+                yield part.arrays[0], update
+        elif part.opcode == "fusion":
+            yield from _updates(module, module.inside(part))
+
+
+def _read(module: Module, inside: Computation, source: Instruction) -> float:
+    """Returns the bytes of a parameter that a fusion reads."""
+    whole = source.arrays[0].bytes
+    total = 0.0
+    for user in inside.values():
+        for index, operand in enumerate(user.operands):
+            if operand != source.name:
+                continue
+            if user.opcode == "bitcast":
+                total += _read(module, inside, user)
+            elif user.opcode == "fusion":
+                nested = module.inside(user)
+                parameter = _parameters(nested).get(index)
+                total += _read(module, nested, parameter) if parameter else whole
+            elif index == 0 and user.opcode in ("dynamic-slice", "gather", "slice"):
+                total += user.arrays[0].bytes
+            elif index == 0 and user.opcode == "dynamic-update-slice":
+                continue  # in place
+            else:
+                return whole
+    return min(total, whole)
+
+
+def _output(computation: Computation, name: str) -> tuple[Array, ...]:
+    instruction = computation.get(name)
+    return instruction.arrays if instruction is not None else ()
+
+
+# FLOPs
+
+
+def matrix_flops(module: Module) -> float:
+    """Returns the multiplications and additions of all products that one chip executes.
+
+    This includes products that the partitioner repeats on several chips, products of rematerialization, and
+    calls of cuBLAS and of cuDNN's attention. The contents of other custom calls are not counted.
+    """
+    return sum(visit.times * instruction_flops(visit) for visit in walk(module))
+
+
+def instruction_flops(visit: Visit) -> float:
+    """Returns the FLOPs of one dot, convolution, or call of cuBLAS or cuDNN's attention; 0 for the rest."""
+    instruction, target = visit.instruction, visit.instruction.target
+    if target.startswith("__cublas$"):
+        left = visit.computation[instruction.operands[0]].arrays[0]
+        contracted = _backend_integers(instruction, "lhs_contracting_dimensions")
+        return 2.0 * instruction.arrays[0].size * math.prod(left.dims[axis] for axis in contracted)
+    if target.startswith("__cudnn$fmha"):
+        products = ATTENTION_BACKWARD if target.endswith("Backward") else ATTENTION_FORWARD
+        scores = math.prod(_backend_integers(instruction, "dimensions"))
+        return 2.0 * products * scores * instruction.arrays[0].dims[-1]
+    if instruction.opcode not in ("dot", "convolution"):
+        return 0.0
+    left, right = (visit.computation[name].arrays[0] for name in instruction.operands[:2])
+    output = instruction.arrays[0]
+    if instruction.opcode == "dot":
+        contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", instruction.attributes)
+        sizes = [left.dims[int(axis)] for axis in contracted[1].split(",") if axis] if contracted else []
+        return 2.0 * output.size * math.prod(sizes)
+    return _convolution_flops(left, right, output, instruction.attributes)
+
+
+def _backend_integers(instruction: Instruction, name: str) -> list[int]:
+    """Returns the first list with this name in the backend settings of an instruction."""
+    found = re.search(rf'"{name}": ?\[([^\]]*)\]', instruction.attributes)
+    return [int(number) for number in re.findall(r"\d+", found[1])] if found else []
+
+
+def _convolution_flops(left: Array, right: Array, output: Array, attributes: str) -> float:
+    """Returns the FLOPs of a convolution.
+
+    The TPU compiler writes every product as a convolution, and the batch of a batched product as a spatial
+    dimension whose window lies almost entirely in padding: only pairs that meet an element are counted.
+    """
+    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", attributes)
+    assert labels is not None, attributes
+    inputs, kernel, outputs = labels.groups()
+    window = re.search(r"window=\{([^}]*)\}", attributes)
+    settings = dict(part.split("=") for part in window[1].split()) if window else {}
+    pairs = 1
+    for axis in (label for label in inputs if label.isdigit()):
+
+        def setting(name: str, default: str, index: int = int(axis)) -> str:
+            return settings[name].split("x")[index] if name in settings else default
+
+        # Pairs (output position, kernel position) that meet padding, or the gaps of a dilated input, do not
+        # count.
+        size, dilation = left.dims[inputs.index(axis)], int(setting("lhs_dilate", "1"))
+        positions = (
+            np.arange(output.dims[outputs.index(axis)])[:, None] * int(setting("stride", "1"))
+            - int(setting("pad", "0_0").partition("_")[0])
+            + np.arange(right.dims[kernel.index(axis)]) * int(setting("rhs_dilate", "1"))
+        )
+        inside = (positions >= 0) & (positions < (size - 1) * dilation + 1) & (positions % dilation == 0)
+        pairs *= int(np.count_nonzero(inside))
+    batch = output.dims[outputs.index("b")]
+    features = output.dims[outputs.index("f")]
+    per_group = right.dims[kernel.index("i")]
+    groups = re.search(r"batch_group_count=(\d+)", attributes)
+    return 2.0 * batch * features * per_group * pairs / (int(groups[1]) if groups else 1)

@@ -1,0 +1,74 @@
+"""The tokens of records, and whether a checkpoint has their vocabulary."""
+
+import numpy as np
+import pytest
+from support import google_records, processes
+
+from bert_jax import tokenization
+from bert_jax.data import records
+from bert_jax.errors import UserError
+from bert_jax.tokenization import templates
+
+UNCASED = {"lower_case": True, "strip_accents": True}
+
+
+def test_counts_of_records(tmp_path):
+    dataset = records.open_dataset(str(processes.write_records(tmp_path / "records")), "train")
+    batch = dataset.batch(np.arange(len(dataset)))
+    real = [ids[:length] for ids, length in zip(batch["input_ids"], batch["lengths"], strict=True)]
+    counts = records.count_tokens(dataset, 100)
+    np.testing.assert_array_equal(counts, np.bincount(np.concatenate(real), minlength=100))
+    some = records.count_tokens(dataset, 100, limit=2 * 32)  # the first and the last row
+    np.testing.assert_array_equal(some, np.bincount(np.concatenate([real[0], real[-1]]), minlength=100))
+
+
+def test_masked_rows_count_as_they_were(tmp_path):
+    vocab = google_records.write_vocabulary(tmp_path / "vocab.txt")
+    google_records.write(tmp_path / "records" / "x.tfrecord", [google_records.example()])
+    counts = records.count_tokens(records.open_dataset(str(tmp_path / "records"), "train", vocab), 100)
+    # [CLS] 9 10 [SEP] 11 [SEP], of which 9 was 7 and 11 was 8
+    assert {token: count for token, count in enumerate(counts.tolist()) if count} == {
+        2: 1, 7: 1, 10: 1, 3: 2, 8: 1,
+    }  # fmt: skip
+
+
+def test_the_loss_of_frequencies():
+    known, counts = np.array([0, 3, 1, 0]), np.array([0, 1, 1, 2])
+    # With 1 added to each, the shares are 1/8, 4/8, 2/8 and 1/8.
+    assert records.unigram_loss(counts, known) == pytest.approx(np.log([2, 4, 8, 8]).sum() / 4)
+    # The entropy: no other frequencies have a lower loss.
+    entropy = records.unigram_loss(counts, counts, smoothing=0)
+    assert entropy == pytest.approx(np.log([4, 4, 2, 2]).sum() / 4)
+    assert entropy < records.unigram_loss(counts, counts)
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory):
+    """A tokenizer of one vocabulary, by its settings."""
+    vocabulary = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
+    vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "é"]) + "\n")
+
+    def of(**settings):
+        return tokenization.load(vocabulary, **UNCASED | settings)
+
+    return of
+
+
+@pytest.mark.parametrize(
+    "theirs, ours, said",
+    [
+        ({}, {"lower_case": False, "strip_accents": False}, "use `bert-jax data --lower_case=true`"),
+        ({"lower_case": False, "strip_accents": False}, {}, "`bert-jax data --lower_case=false`"),
+        ({}, {"strip_accents": False}, "was trained with text without accents"),
+        ({"template": templates.ROBERTA}, {}, "was trained with rows 'cls:0 A:0 sep:0 sep:0 B:0 sep:0'"),
+    ],
+)
+def test_records_of_another_text_are_an_error(theirs, ours, said, load):
+    with pytest.raises(UserError) as refused:
+        records.check_vocabulary("init_from", "run", load(**theirs), load(**ours))
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("theirs", [{}, {"strip_accents": False}])
+def test_records_of_the_same_text_are_accepted(theirs, load):
+    records.check_vocabulary("init_from", "run", load(**theirs), load())
