@@ -226,7 +226,7 @@ def lines(report) -> Iterator[str]:
 
 
 def _fact_lines(name: str, value: Any) -> Iterator[str]:
-    if name in ("shapes", "row_lengths", "examples") or not (value or name == "seed"):
+    if name in ("shapes", "examples") or not (value or name == "seed"):
         return
     if name == "sequence_lengths":
         yield "length of sequences:"

@@ -283,7 +283,6 @@ class _Counts:
         self.repeated = passes > 1 or "languages" in manifest  # of which small ones are repeated
         self.sums: collections.Counter[str] = collections.Counter()
         self.sequence_lengths = np.zeros(self.length + 1, np.int64)
-        self.row_lengths = np.zeros(self.length + 1, np.int64)
         self.per_row = np.zeros(manifest["max_sequences_per_row"] + 1, np.int64)
         self.rows = DistinctSample()
 
@@ -317,7 +316,6 @@ class _Counts:
         for name, value in sums.items():
             self.sums[name] += int(value)
         self.sequence_lengths += np.bincount(ends - starts, minlength=self.length + 1)
-        self.row_lengths += np.bincount(lengths, minlength=self.length + 1)
         self.per_row += np.bincount(present.sum(axis=1), minlength=len(self.per_row))
         for row in masked["input_ids"]:
             self.rows.add(row.tobytes())
@@ -354,7 +352,6 @@ class _Counts:
             facts |= {f"{name}_share": sums[name] / predictions for name in ("masked", "kept")}
         return facts | {
             "sequence_lengths": self.sequence_lengths.tolist(),
-            "row_lengths": self.row_lengths.tolist(),
             "sequences_per_row": self.per_row.tolist(),
         }
 

@@ -61,12 +61,6 @@ class Instruction:
         return found[1] if found else None
 
     @property
-    def op_name(self) -> str:
-        """Returns the name scope of the traced function that the instruction comes from."""
-        found = re.search(r'op_name="([^"]*)"', self.attributes)
-        return found[1] if found else ""
-
-    @property
     def target(self) -> str:
         """Returns the target of a custom call, "" for other instructions."""
         found = re.search(r'custom_call_target="([^"]*)"', self.attributes)
