@@ -59,10 +59,10 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if config.data.dir and flags.seq_length is not None:
         raise UserError("--seq_length is for runs without records; leave out either it or --config.data.dir")
     with scratch.directory() as schedules:
-        if on_gpus:
-            chips.prepare()  # before jax is imported
+        if isinstance(chips, hardware.Slices):
+            chips.prepare(schedules)  # before jax is imported
         else:
-            chips.prepare(schedules)
+            chips.prepare()
         result = _estimate(flags, config, chips, schedules)
     print(json.dumps(result, indent=1) if flags.json else "\n".join(measure.lines(result)))
     return 0

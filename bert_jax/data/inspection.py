@@ -203,7 +203,9 @@ def inspect_records(path: str, vocab: str = "", examples: int = 3) -> Report:
             continue  # without a version, the manifest has no counts to compare with
         for count in (*_COUNTS, "predictions"):
             if (number := counts.sums[count]) != content.get(count, number):
-                report.problems.append(f"{split} has {number} {count}, and the manifest says {content[count]}")
+                report.problems.append(
+                    f"{split} has {number} {count}, and the manifest says {content[count]}"
+                )
         if not content["rows"]:
             report.problems.append(f"the split {split} is empty")
     return report
@@ -321,7 +323,7 @@ class _Counts:
             self.rows.add(row.tobytes())
 
     def decode(self, tokenizer: tokenization.Tokenizer, batch: dict[str, np.ndarray], row: int) -> list[str]:
-        """Returns a row of a batch as one line for each sequence, with its masked tokens and their positions."""
+        """Returns a line for each sequence of a row, with the positions and tokens that are masked."""
         length = int(batch["lengths"][row])
         edges = [int(start) for start in batch["starts"][row] if start < length] + [length]
         ids = batch["input_ids"][row].tolist()

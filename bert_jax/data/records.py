@@ -45,9 +45,7 @@ def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = ""
     return dataset
 
 
-def open_split(
-    directories: Sequence[tuple[str, dict[str, Any]]], split: str, index_dir: str = ""
-) -> Dataset:
+def open_split(directories: Sequence[tuple[str, dict[str, Any]]], split: str, index_dir: str = "") -> Dataset:
     """Opens one split, which may be empty, of (directory, manifest) pairs that belong together."""
     return _DATASETS[directories[0][1]["schema"]](directories, split, index_dir)
 

@@ -120,10 +120,10 @@ def _collective(
     devices = math.prod(mesh_shape.values())
     groups = replica_groups(visit.instruction.attributes, devices)
     axes: tuple[str, ...] = ()
-    members = np.arange(devices)
+    members = list(range(devices))
     if groups is not None:
         # The others wait for the group that spans the most slices.
-        members = max(groups, key=lambda group: len({positions[member][0] for member in group}))
+        members = max(groups.tolist(), key=lambda group: len({positions[member][0] for member in group}))
         coordinates = np.unravel_index(groups, tuple(mesh_shape.values()))
         differ = (bool(np.any(along != along[:, :1])) for along in coordinates)
         axes = tuple(name for name, along in zip(mesh_shape, differ, strict=True) if along)
@@ -156,7 +156,7 @@ def replica_groups(attributes: str, devices: int) -> np.ndarray | None:
     lists = re.search(r"replica_groups=\{((?:\{[\d, ]*\},? ?)*)\}", attributes)
     if lists is None:
         return None
-    groups = [_integers(group) for group in re.findall(r"\{([\d, ]+)\}", lists[1])] or [range(devices)]
+    groups = [_integers(group) for group in re.findall(r"\{([\d, ]+)\}", lists[1])] or [list(range(devices))]
     return np.array(groups) if len(set(map(len, groups))) == 1 else None
 
 
@@ -388,15 +388,18 @@ def kernel_cycles(module: Module, chip: Chip, bundles: Mapping[str, int]) -> dic
     cycles: dict[str, float] = {}
     for visit in walk(module):
         code, name = _kernel_code(visit.instruction), visit.instruction.name
-        if code and name in bundles and code not in cycles:
-            if math.isfinite(executions := kernel_executions(code, chip.cores)):
-                cycles[code] = bundles[name] * executions
+        if not code or name not in bundles or code in cycles:
+            continue
+        if math.isfinite(executions := kernel_executions(code, chip.cores)):
+            cycles[code] = bundles[name] * executions
     return cycles
 
 
 def _kernel_code(instruction: Instruction) -> str:
     """Returns the code of a Pallas kernel, a Mosaic module in base64; "" for any other instruction."""
-    found = re.search(r'"body": ?"([^"]+)"', instruction.attributes) if instruction.target == _KERNEL else None
+    found = (
+        re.search(r'"body": ?"([^"]+)"', instruction.attributes) if instruction.target == _KERNEL else None
+    )
     return found[1] if found else ""
 
 

@@ -89,9 +89,7 @@ def _attention(step: TrainStep) -> str:
     return ", ".join(names)
 
 
-def _tpu_figures(
-    program: Compiled, step: TrainStep, slices: Slices, price: float | None
-) -> dict[str, Any]:
+def _tpu_figures(program: Compiled, step: TrainStep, slices: Slices, price: float | None) -> dict[str, Any]:
     """Returns the times, FLOPs and traffic that follow from a compiled program."""
     chip, config = slices.chip, step.config
     module = hlo.parse(program.text)
@@ -236,7 +234,9 @@ def lines(result: dict[str, Any]) -> list[str]:
         )
         parts += [("FLOPs", [flops_line]), *(_bounds(result) if on_gpus else _times(result))]
     return [
-        f"{title if index == 0 else '':<12}{line}" for title, texts in parts for index, line in enumerate(texts)
+        f"{title if index == 0 else '':<12}{line}"
+        for title, texts in parts
+        for index, line in enumerate(texts)
     ]
 
 

@@ -18,7 +18,7 @@ from bert_jax.export import onnx
 from bert_jax.export.onnx import INPUTS
 from bert_jax.inference.embedding import pool
 from bert_jax.io import atomic, files
-from bert_jax.objectives.embedding.groups import normalize
+from bert_jax.objectives.embedding.sentence import normalize
 
 ONNX, STABLEHLO = FORMATS = ("onnx", "stablehlo")
 STABLEHLO_FILE = "model.stablehlo"

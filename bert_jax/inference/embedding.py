@@ -25,7 +25,7 @@ from bert_jax.models import Encoder, Pooler
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import pooling as poolings
 from bert_jax.models.row_inputs import INPUTS, TYPES, packed_inputs, row_inputs
-from bert_jax.objectives.embedding import groups as text_groups
+from bert_jax.objectives.embedding import sentence as text_vectors
 from bert_jax.parallel import placement
 
 POOLINGS = ("mean", "cls", "max", "last", "pooler", "none")
@@ -281,7 +281,7 @@ def features(
         chosen = Pooler(config).apply({"params": params["pooler"]}, chosen)
     vectors = chosen.astype(jnp.float32).reshape(*chosen.shape[:-2], -1)
     if normalize:
-        vectors = text_groups.normalize(vectors)
+        vectors = text_vectors.normalize(vectors)
     return vectors
 
 

@@ -1,16 +1,16 @@
 """Knowledge distillation: a model, the student, also imitates a frozen teacher (Hinton et al. 2015).
 
 `Distillation` wraps an objective with logits. The teacher reads the same prepared batch, with the same masks,
-and computes without dropout. Logits are compared, and the states in `PAIRS`: `cosine` is DistilBERT's (Sanh
+and computes without dropout. Logits are compared, and the states in `STATES`: `cosine` is DistilBERT's (Sanh
 et al. 2019); `embeddings`, `hidden` and `scores` are TinyBERT's (Jiao et al. 2020, section 3.1); `attention`
-and `values` are MiniLM's (Wang et al. 2020, section 3), `queries` and `keys` those of its second version.
+and `values` are MiniLM's (Wang et al. 2020, section 3).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import flax.linen as nn
@@ -95,129 +95,70 @@ def squared_distance(states: jax.Array, targets: jax.Array, weights: jax.Array) 
 
 # Comparisons of states
 
-
-@dataclasses.dataclass(frozen=True)
-class Models:
-    """The architectures of a student and its teacher, and the layers that are compared.
-
-    Attributes:
-        student: the student's architecture.
-        teacher: the teacher's.
-        layer_numbers: the teacher's layer, from 0, for each layer of the student; empty for every n-th one,
-            up to the last.
-        relation_layer: the teacher's layer for relations between tokens, from 0; -1 for the last.
-    """
-
-    student: EncoderConfig
-    teacher: EncoderConfig
-    layer_numbers: tuple[int, ...] = ()
-    relation_layer: int = -1
-
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """Returns the teacher's layer for each layer of the student."""
-        few, many = self.student.num_hidden_layers, self.teacher.num_hidden_layers
-        return self.layer_numbers or tuple((i + 1) * many // few - 1 for i in range(few))
-
-
-Sides: TypeAlias = tuple[intermediates.States, intermediates.States]  # of the student and of the teacher
-
-
-@dataclasses.dataclass(frozen=True)
-class Pair:
-    """A comparison of states.
-
-    Attributes:
-        states: the names of the states; see `models.intermediates`.
-        loss: function of the states of both models, the sequence ids [B, L], the weight of each token, and
-            the models, which returns a sum.
-        counts_pairs: whether the sum is divided by the number of pairs of tokens of a sequence, instead of
-            the number of tokens.
-        projects: whether the student's states are multiplied by a learned matrix if the teacher is wider or
-            narrower.
-        layers: whether the teacher's layers are `Models.layers`.
-        relations: whether the teacher's layer is `Models.relation_layer`.
-        heads: whether both models need as many attention heads.
-    """
-
-    states: tuple[str, ...]
-    loss: Callable[[Sides, jax.Array, jax.Array, Models], jax.Array]
-    counts_pairs: bool = False
-    projects: bool = False
-    layers: bool = False
-    relations: bool = False
-    heads: bool = False
-
-    def weight(self, sequence_ids: jax.Array) -> jax.Array:
-        """Returns the number of tokens, or of pairs of tokens, that the sum is divided by."""
-        real = sequence_ids > 0
-        if self.counts_pairs:
-            real = (sequence_ids[:, :, None] == sequence_ids[:, None]) & real[:, None]
-        return jnp.sum(real).astype(jnp.float32)
-
-
-def _only(compare: Callable, name: str) -> Callable:
-    def loss(sides, ids, tokens, models):
-        (student,), (teacher,) = (side[name] for side in sides)
-        return compare(student, teacher, tokens)
-
-    return loss
-
-
-def _layers(sides: Sides, name: str, models: Models) -> list[tuple[jax.Array, jax.Array]]:
-    student, teacher = (side[name] for side in sides)
-    return [(mine, teacher[number]) for mine, number in zip(student, models.layers, strict=True)]
-
-
-def _hidden(sides, ids, tokens, models):
-    pairs = _layers(sides, intermediates.LAYERS, models)
-    return sum(squared_distance(mine, theirs, tokens) for mine, theirs in pairs)
-
-
-def _scores(sides, ids, tokens, models):
-    total = jnp.float32(0)
-    queries, keys = (_layers(sides, name, models) for name in (intermediates.QUERIES, intermediates.KEYS))
-    for query, key in zip(queries, keys, strict=True):
-        mine, theirs = (attention_logits(query[i], key[i], ids) for i in range(2))
-        # The logits of tokens of two sequences are the same constant on both sides.
-        squares = jnp.sum(jnp.square(mine - theirs), axis=-1)
-        total += jnp.sum(jnp.mean(squares, axis=1) * tokens)
-    return total
-
-
-def _relation(first: str, second: str) -> Callable:
-    """Returns the divergence of the distributions over tokens, a mean over heads (MiniLM, equation 4)."""
-
-    def loss(sides, ids, tokens, models):
-        mine, theirs = (
-            attention_logits(side[first][layer], side[second][layer], ids)
-            for side, layer in zip(sides, (-1, models.relation_layer), strict=True)
-        )
-        return divergence(mine, theirs, tokens[:, None]) / mine.shape[1]
-
-    return loss
-
-
-PAIRS: Mapping[str, Pair] = {
-    "cosine": Pair((intermediates.LAST,), _only(cosine_distance, intermediates.LAST)),
-    "embeddings": Pair(
-        (intermediates.EMBEDDINGS,), _only(squared_distance, intermediates.EMBEDDINGS), projects=True
-    ),
-    "hidden": Pair((intermediates.LAYERS,), _hidden, projects=True, layers=True),
-    "scores": Pair(
-        (intermediates.QUERIES, intermediates.KEYS), _scores, counts_pairs=True, layers=True, heads=True
-    ),
-    "attention": Pair(
-        (intermediates.QUERIES, intermediates.KEYS),
-        _relation(intermediates.QUERIES, intermediates.KEYS),
-        relations=True,
-        heads=True,
-    ),
-    **{
-        name: Pair((name,), _relation(name, name), relations=True, heads=True)
-        for name in (intermediates.QUERIES, intermediates.KEYS, intermediates.VALUES)
-    },
+# The names of the states (see `models.intermediates`) that each comparison reads.
+STATES: Mapping[str, tuple[str, ...]] = {
+    "cosine": (intermediates.LAST,),
+    "embeddings": (intermediates.EMBEDDINGS,),
+    "hidden": (intermediates.LAYERS,),
+    "scores": (intermediates.QUERIES, intermediates.KEYS),
+    "attention": (intermediates.QUERIES, intermediates.KEYS),
+    "values": (intermediates.VALUES,),
 }
+LAYERED = ("hidden", "scores")  # which compare each layer of the student with one of the teacher
+_PROJECTED = ("embeddings", "hidden")  # whose states are multiplied by a learned matrix if the widths differ
+
+
+def compare_states(
+    name: str,
+    student: intermediates.States,
+    teacher: intermediates.States,
+    sequence_ids: jax.Array,
+    layers: Sequence[int],
+) -> jax.Array:
+    """Returns the sum of a comparison of states over all real tokens, or over pairs of tokens for `scores`.
+
+    Args:
+        name: a key of `STATES`.
+        student: the student's states.
+        teacher: the teacher's states.
+        sequence_ids: int32 [B, L]; 0 at padding.
+        layers: the teacher's layer for each layer of the student.
+    """
+    tokens = (sequence_ids > 0).astype(jnp.float32)
+    mine, theirs = ([side[each] for each in STATES[name]] for side in (student, teacher))
+    if name == "cosine":
+        return cosine_distance(mine[0][0], theirs[0][0], tokens)
+    if name == "embeddings":
+        return squared_distance(mine[0][0], theirs[0][0], tokens)
+    if name == "hidden":
+        pairs = zip(mine[0], layers, strict=True)
+        return sum((squared_distance(x, theirs[0][layer], tokens) for x, layer in pairs), jnp.float32(0))
+    if name == "scores":
+        total = jnp.float32(0)
+        for query, key, layer in zip(*mine, layers, strict=True):
+            logits = attention_logits(query, key, sequence_ids)
+            targets = attention_logits(theirs[0][layer], theirs[1][layer], sequence_ids)
+            # The logits of tokens of two sequences are the same constant on both sides.
+            squares = jnp.sum(jnp.square(logits - targets), axis=-1)
+            total += jnp.sum(jnp.mean(squares, axis=1) * tokens)
+        return total
+    # The divergence of the distributions over tokens in the last layers, a mean over heads (MiniLM,
+    # equations 4 and 6). "values" relates values with values.
+    logits, targets = (attention_logits(side[0][-1], side[-1][-1], sequence_ids) for side in (mine, theirs))
+    return divergence(logits, targets, tokens[:, None]) / logits.shape[1]
+
+
+def _compared(name: str, sequence_ids: jax.Array) -> jax.Array:
+    """Returns the number of tokens, or of pairs of tokens, that the sum of a comparison is divided by."""
+    real = sequence_ids > 0
+    if name == "scores":
+        real = (sequence_ids[:, :, None] == sequence_ids[:, None]) & real[:, None]
+    return jnp.sum(real).astype(jnp.float32)
+
+
+def teacher_layers(few: int, many: int, numbers: Sequence[int] = ()) -> Sequence[int]:
+    """Returns the teacher's layer, from 0, for each of the student's: every n-th one, or the given ones."""
+    return numbers or tuple((i + 1) * many // few - 1 for i in range(few))
 
 
 def parse_scales(text: str) -> dict[str, float]:
@@ -226,7 +167,7 @@ def parse_scales(text: str) -> dict[str, float]:
     Raises:
         UserError: the text has another form, has an unknown name, or compares nothing with the teacher.
     """
-    known, scales = (TASK, LOGITS, *PAIRS), dict[str, float]()
+    known, scales = (TASK, LOGITS, *STATES), dict[str, float]()
     for part in comma_lists.names(text, "distillation.losses"):
         name, _, value = (each.strip() for each in part.partition("="))
         try:
@@ -259,31 +200,30 @@ def parse_layers(text: str, field: str = "layers") -> tuple[int, ...]:
         ) from None
 
 
-def check(names: Sequence[str], models: Models) -> None:
-    """Raises UserError if some of the pairs cannot be compared for these models."""
+def check(
+    names: Sequence[str], student: EncoderConfig, teacher: EncoderConfig, layer_numbers: Sequence[int]
+) -> None:
+    """Raises UserError if some of the states cannot be compared for these models."""
     for name in names:
-        if problem := _problem(name, PAIRS[name], models):
+        if problem := _problem(name, student, teacher, layer_numbers):
             raise UserError(f"distillation.losses: {name}: {problem}")
 
 
-def _problem(name: str, pair: Pair, models: Models) -> str:
-    mine, theirs, layers = models.student, models.teacher, models.layer_numbers
+def _problem(name: str, mine: EncoderConfig, theirs: EncoderConfig, layers: Sequence[int]) -> str:
     few, many = mine.num_hidden_layers, theirs.num_hidden_layers
     if name == "cosine" and mine.hidden_size != theirs.hidden_size:
         return f"the student's hidden_size is {mine.hidden_size} and the teacher's {theirs.hidden_size}"
-    if pair.layers:
+    if name in LAYERED:
         valid = len(layers) == few and all(0 <= layer < many for layer in layers)
         if not (valid if layers else many % few == 0):
             return (
                 f"the student has {few} layers and the teacher {many}; set distillation.layers to one layer "
                 f"of the teacher, 0 to {many - 1}, for each layer of the student"
             )
-    if pair.relations and models.relation_layer >= many:
-        return f"the teacher has {many} layers, and distillation.relation_layer={models.relation_layer}"
     heads = mine.num_attention_heads, theirs.num_attention_heads
-    if pair.heads and heads[0] != heads[1]:
+    if name in ("scores", "attention", "values") and heads[0] != heads[1]:
         return f"the student has {heads[0]} attention heads and the teacher {heads[1]}"
-    if intermediates.QUERIES in pair.states and intermediates.KEYS in pair.states:
+    if intermediates.KEYS in STATES[name]:
         for config in (mine, theirs):
             if config.causal or config.local_window or config.position == "alibi":
                 return "attention that is causal, local or has a bias (ALiBi) cannot be compared"
@@ -301,9 +241,9 @@ class Distillation(Objective):
         student: the objective of the student.
         teacher: the same objective with the teacher's configuration and head.
         factors: the factor of each comparison: of `TASK`, the student's own losses, of `LOGITS`, and of
-            names in `PAIRS`.
+            names in `STATES`.
         temperature: of the comparison of logits.
-        layer_numbers, relation_layer: see `Models`.
+        layer_numbers: the teacher's layer for each layer of the student; see `teacher_layers`.
         teacher_params: the teacher's parameters as nested arrays; None if only their shapes are known.
     """
 
@@ -312,7 +252,6 @@ class Distillation(Objective):
     factors: Mapping[str, float]
     temperature: float = 2.0
     layer_numbers: tuple[int, ...] = ()
-    relation_layer: int = -1
     teacher_params: Params | None = None
 
     @property
@@ -340,8 +279,8 @@ class Distillation(Objective):
         return LOGITS in self.factors and isinstance(self.student, MaskedLM)
 
     @property
-    def _pairs(self) -> list[str]:
-        return [name for name in self.factors if name in PAIRS]
+    def _compared(self) -> list[str]:
+        return [name for name in self.factors if name in STATES]
 
     def init(self, key: jax.Array) -> Params:
         """Returns new parameters of the student, and the matrices that map its states to the teacher's."""
@@ -351,8 +290,8 @@ class Distillation(Objective):
             name: {
                 "kernel": nn.LogicallyPartitioned(init(jax.random.fold_in(key, i), sizes), ("embed", None))
             }
-            for i, name in enumerate(self._pairs)
-            if PAIRS[name].projects and sizes[0] != sizes[1]
+            for i, name in enumerate(self._compared)
+            if name in _PROJECTED and sizes[0] != sizes[1]
         }
         return self.init_model(key) | ({DISTILLATION: maps} if maps else {})
 
@@ -390,11 +329,11 @@ class Distillation(Objective):
         if LOGITS in self.factors:
             weights[LOGITS] = self.student.soft_weights(batch)[1]
         ids = _rows(batch["sequence_ids"])
-        return weights | {name: PAIRS[name].weight(ids) for name in self._pairs}
+        return weights | {name: _compared(name, ids) for name in self._compared}
 
     def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
         """Returns the losses of all comparisons, and the metrics of the student's objective."""
-        names = list(dict.fromkeys(state for name in self._pairs for state in PAIRS[name].states))
+        names = list(dict.fromkeys(state for name in self._compared for state in STATES[name]))
         student, states = _forward(self.student, self.uses_heads, params["student"], batch, rngs, names)
         teacher, targets = _forward(self.teacher, LOGITS in self.factors, params[TEACHER], batch, None, names)
         # Two losses read these logits, and their gradients can be added only if they have one dtype.
@@ -404,15 +343,14 @@ class Distillation(Objective):
         if LOGITS in self.factors:
             sums[LOGITS] = self._compare_logits(student, teacher, batch)
         ids = _rows(batch["sequence_ids"])
-        tokens = (ids > 0).astype(jnp.float32)
-        configs = self.student.config, self.teacher.config
-        models = Models(*configs, self.layer_numbers, self.relation_layer)
-        for name in self._pairs:
-            mine, pair = states, PAIRS[name]
+        few, many = (each.config.num_hidden_layers for each in (self.student, self.teacher))
+        layers = teacher_layers(few, many, self.layer_numbers)
+        for name in self._compared:
+            mine = states
             if projection := params["student"].get(DISTILLATION, {}).get(name):
                 kernel = projection["kernel"]
-                mine = {each: [x @ kernel.astype(x.dtype) for x in mine[each]] for each in pair.states}
-            sums[name] = pair.loss((mine, targets), ids, tokens, models)
+                mine = {each: [x @ kernel.astype(x.dtype) for x in states[each]] for each in STATES[name]}
+            sums[name] = compare_states(name, mine, targets, ids, layers)
         weights = self.weights(batch)
         if TASK not in self.factors:
             own = {}

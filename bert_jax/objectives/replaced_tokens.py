@@ -70,17 +70,16 @@ def uniform_noise(keys: jax.Array, predictions: int, vocab_size: int) -> jax.Arr
     return jax.vmap(of_row)(keys)
 
 
-def sample(logits: jax.Array, uniform: jax.Array, temperature: float = 1.0) -> jax.Array:
-    """Returns a sample int32 [B, P] of softmax(logits / temperature), by the Gumbel-max trick.
+def sample(logits: jax.Array, uniform: jax.Array) -> jax.Array:
+    """Returns a sample int32 [B, P] of softmax(logits), by the Gumbel-max trick.
 
     Args:
         logits: float [B, P, V]; no gradient passes.
         uniform: float32 [B, P, V] in [0, 1).
-        temperature: above 0.
     """
     noise = -jnp.log(-jnp.log(uniform + 1e-9) + 1e-9)
     logits = jax.lax.stop_gradient(logits).astype(jnp.float32)
-    return jnp.argmax(logits / temperature + noise, axis=-1).astype(jnp.int32)
+    return jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -91,13 +90,11 @@ class ReplacedTokens(Objective):
         config: architecture of the discriminator.
         generator: objective of the generator, which samples the masks; see `generator_config`.
         weight: factor of the discriminator's loss (lambda in the paper).
-        temperature: of the samples.
     """
 
     config: EncoderConfig
     generator: MaskedLM
     weight: float = 50.0
-    temperature: float = 1.0
 
     @property
     def scales(self) -> Mapping[str, float]:
@@ -148,7 +145,7 @@ class ReplacedTokens(Objective):
         )[0]
         labels, weights, positions = (batch[f"masked_{x}"] for x in ("labels", "weights", "positions"))
         noise = uniform_noise(batch["sample_keys"], *logits.shape[1:])
-        samples = sample(logits, noise, self.temperature)
+        samples = sample(logits, noise)
         ids = place_at(batch["original_ids"], positions, samples, weights)
         replaced = (ids != batch["original_ids"]).astype(jnp.float32)
 

@@ -18,7 +18,6 @@ from bert_jax.objectives.base import Objective
 from bert_jax.objectives.distillation import (
     DistillableObjective,
     Distillation,
-    Models,
     check,
     parse_layers,
     parse_scales,
@@ -82,16 +81,16 @@ def add_distillation(
             f"{given} has {theirs} rows of word embeddings, and the student {mine}; set "
             f"--config.model.vocab_size={theirs}"
         )
-    layers = parse_layers(part.layers), part.relation_layer
-    pairs = [name for name in factors if name not in ("task", "logits")]
-    check(pairs, Models(student.config, teacher_config, *layers))
+    layers = parse_layers(part.layers)
+    compared = [name for name in factors if name not in ("task", "logits")]
+    check(compared, student.config, teacher_config, layers)
     names: dict[str, Any] = {"config": teacher_config}
     if hasattr(student, "classifier"):
         names["classifier"] = family.classifiers.get(head, student.classifier)
     elif hasattr(student, "head"):
         names |= {"head": family.masked_lm, "next_sentence_head": False}
     teacher = dataclasses.replace(cast(Any, student), **names)
-    return Distillation(student, teacher, factors, part.temperature, *layers)
+    return Distillation(student, teacher, factors, part.temperature, layers)
 
 
 def _architecture(

@@ -553,7 +553,7 @@ def make_objective(
             )
         small = generator_config(task.config, options.generator_hidden_size)
         generator = dataclasses.replace(task, config=small, next_sentence_head=False)
-        objective = ReplacedTokens(task.config, generator, options.weight, options.temperature)
+        objective = ReplacedTokens(task.config, generator, options.weight)
     elif config.causal_steps:
         objective = CausalThenMasked(task)
     return distillation.add_distillation(

@@ -179,7 +179,6 @@ class ReplacedTokensConfig(Part):
         maximum=2**20,
     )
     weight: float = amount(50.0, "factor of the discriminator's loss; the generator's is 1")
-    temperature: float = option(1.0, "temperature of the generator's samples", above=0, maximum=1000)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -210,9 +210,8 @@ class DistillationConfig(Part):
     losses: str = option(
         "logits=5, task=2, cosine=1",
         "what is compared, `NAME=SCALE` separated by commas: `logits`; `cosine` of the last states; "
-        "`embeddings`, `hidden` and attention `scores`, squared differences; `attention`, and the relations "
-        "between `values`, between `queries` and between `keys`, divergences in one layer; and `task`, the "
-        "loss without a teacher",
+        "`embeddings`, `hidden` and attention `scores`, squared differences; `attention` and the relations "
+        "between `values`, divergences in the last layer; and `task`, the loss without a teacher",
     )
     temperature: float = option(
         2.0, "both models' logits are divided by it before they are compared", above=0, maximum=1000
@@ -221,12 +220,6 @@ class DistillationConfig(Part):
         "",
         "for `hidden` and `scores`: the teacher's layer, from 0, for each layer of the student, such as "
         "`2,5,8,11`; empty: every n-th one up to the last",
-    )
-    relation_layer: int = option(
-        -1,
-        "the teacher's layer, from 0, for `attention` and relations; -1: the last",
-        minimum=-1,
-        maximum=10_000,
     )
     init_layers: str = ""
 
@@ -352,13 +345,9 @@ def _schedule_uses(field: str) -> Callable[[Any], bool]:
     return lambda c: field in SCHEDULE_FIELDS.get(c.optimizer.schedule, ())
 
 
-def _compares(kind: str) -> Callable[[Any], bool]:
-    """Returns the function that tells whether a run has a teacher, and compares `layers` or `relations`."""
-    return lambda c: any(
-        getattr(distillation.PAIRS[name], kind)
-        for name in (distillation.parse_scales(c.distillation.losses) if c.distillation.teacher else ())
-        if name in distillation.PAIRS
-    )
+def _compares_layers(c: Any) -> bool:
+    names = distillation.parse_scales(c.distillation.losses) if c.distillation.teacher else {}
+    return not names.keys().isdisjoint(distillation.LAYERED)
 
 
 # The fields that only some runs use.
@@ -380,8 +369,7 @@ RULES: Sequence[Rule] = (
      "distillation.teacher"),
     ("distillation.temperature", lambda c: c.distillation.teacher and "logits" in c.distillation.losses,
      "logits in distillation.losses"),
-    ("distillation.layers", _compares("layers"), "hidden or scores in distillation.losses"),
-    ("distillation.relation_layer", _compares("relations"), "a relation in distillation.losses"),
+    ("distillation.layers", _compares_layers, "hidden or scores in distillation.losses"),
     ("init_from", lambda c: not getattr(c.distillation, "init_layers", ""),
      "no distillation.init_layers, which takes the weights of the teacher"),
 )  # fmt: skip

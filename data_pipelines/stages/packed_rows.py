@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bert_jax.data import packed, tfrecord
-from bert_jax.data.packed import best_fit
-from bert_jax.data.packed import PackedSequence
+from bert_jax.data.packed import PackedSequence, best_fit
 from data_pipelines import sorted_runs
 from data_pipelines.stages import buckets, pairs
 

@@ -193,7 +193,7 @@ def test_cycles_of_kernels_by_the_compilers_schedules(tmp_path):
     assert bundles == {"kernel": 70}
     serial = ("arbitrary", "arbitrary")
     for kernel, name, semantics, executions in (
-        (double, "v5e", serial, 6), (double, "v4", serial, 6), (double, "v4", serial[:1] + ("parallel",), 4),
+        (double, "v5e", serial, 6), (double, "v4", serial, 6), (double, "v4", ("arbitrary", "parallel"), 4),
         (double_lines, "v5e", serial, 36), (double_often, "v5e", serial, None),
     ):  # fmt: skip
         found = costs.kernel_cycles(kernel_program(kernel, semantics), CHIPS[name], bundles)

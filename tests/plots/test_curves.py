@@ -84,7 +84,7 @@ def test_picture(tmp_path):
 
 
 def test_each_loss_of_a_distillation_has_a_panel(tmp_path):
-    names = {f"{name}_loss" for name in (distillation.LOGITS, *distillation.PAIRS)}
+    names = {f"{name}_loss" for name in (distillation.LOGITS, *distillation.STATES)}
     assert names <= set(curves.METRICS)
     losses = {"loss": 20.9, "mlm_loss": 10.3, "logits_loss": 0.1, "cosine_loss": 0.2}
     rows = [{"step": step, "kind": "train", **losses} for step in (1, 2, 3)]

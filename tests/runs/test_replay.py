@@ -8,7 +8,7 @@ from support import processes
 from support.processes import error_of
 
 from bert_jax import checkpoint
-from bert_jax.data import records
+from bert_jax.data.records import count_tokens
 from bert_jax.runs import pretrain as pretraining
 from bert_jax.settings import defaults, pretrain_config
 from bert_jax.workdir import run_directory
@@ -79,7 +79,7 @@ def test_both_count_by_their_share(records, general, tmp_path):
     config = defaults.pretrain("tiny")
     config.data.update(dir=str(records), replay=str(general))
     found = pretraining.open_records(pretrain_config.pretraining(config), tmp_path, print)
-    of_own, of_other = (records.count_tokens(each, 100) for each in (found.train, found.replay))
+    of_own, of_other = (count_tokens(each, 100) for each in (found.train, found.replay))
     shares = 0.9 * of_own / of_own.sum() + 0.1 * of_other / of_other.sum()
     counts = found.token_counts()
     np.testing.assert_allclose(counts / counts.sum(), shares)

@@ -13,7 +13,7 @@ from bert_jax.models.heads.classification import ClassificationModel
 from bert_jax.models.heads.structures import TOKEN_VECTORS, ClassificationHead
 from bert_jax.models.row_inputs import INPUTS, TYPES
 from bert_jax.objectives.base import Batch, Pairs, Params, Rngs
-from bert_jax.objectives.embedding.groups import EXCLUDED, HIGHEST, TextGroups, normalize
+from bert_jax.objectives.embedding.sentence import EXCLUDED, HIGHEST, TextGroups, normalize
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
