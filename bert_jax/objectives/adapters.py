@@ -50,12 +50,10 @@ class PartlyFrozen(Objective):
 
     @property
     def scales(self) -> Mapping[str, float]:
-        """Returns the scales of the wrapped objective."""
         return self.objective.scales
 
     @property
     def config(self) -> EncoderConfig | None:
-        """Returns the configuration of the encoder, if the wrapped objective has one."""
         return encoder_config(self.objective)
 
     @functools.cached_property
@@ -83,16 +81,13 @@ class PartlyFrozen(Objective):
         return self._nested(shapes, self.objective.frozen())
 
     def init_model(self, key: jax.Array) -> Params:
-        """Returns new parameters of the whole model."""
         return self.objective.init_model(key)
 
     @functools.cached_property
     def init_model_shapes(self) -> Params:
-        """Returns the shapes of the whole model's parameters, boxed as in `init_model`."""
         return self.objective.init_model_shapes
 
     def split(self, params: Params) -> tuple[Params, Params]:
-        """Returns the trained and the frozen ones of some or all of the model's parameters."""
         params, inner = self.objective.split(params)
         trained, frozen = self._divide(params)
         return trained, self._nested(frozen, inner)
@@ -117,37 +112,29 @@ class PartlyFrozen(Objective):
         return unflatten_dict(trained, sep="/"), unflatten_dict(frozen, sep="/")
 
     def join(self, params: Params, frozen: Params) -> Params:
-        """Returns the model's parameters."""
         parts = flatten_dict(params, sep="/") | flatten_dict(frozen[PARAMS], sep="/")
         return self.objective.join(unflatten_dict(assemble(parts), sep="/"), frozen.get(INNER))
 
     def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
-        """Returns the inputs of the wrapped objective's model."""
         return self.objective.prepare(batch, key, train)
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Returns the weights of the wrapped objective's losses."""
         return self.objective.weights(batch)
 
     def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
-        """Returns the losses and metrics of the wrapped objective."""
         return self.objective.loss(params, batch, rngs)
 
     @property
     def compares_rows(self) -> bool:
-        """Returns whether the wrapped objective compares rows."""
         return self.objective.compares_rows
 
     def row_outputs(self, params: Params, batch: Batch, rngs: Rngs | None) -> Any:
-        """Returns what the wrapped objective compares."""
         return self.objective.row_outputs(params, batch, rngs)
 
     def compare(self, params: Params, outputs: Any, batch: Batch) -> tuple[Pairs, Pairs]:
-        """Returns the losses and metrics of these outputs."""
         return self.objective.compare(params, outputs, batch)
 
     def predict(self, params: Params, batch: Batch) -> jax.Array:
-        """Returns the outputs of the wrapped objective."""
         return self.objective.predict(params, batch)
 
 
@@ -199,12 +186,10 @@ class LowRank(PartlyFrozen):
         return unflatten_dict(trained, sep="/")
 
     def frozen(self) -> Params:
-        """Returns the shapes of the frozen parameters and of the scales."""
         scale = nn.LogicallyPartitioned(jax.ShapeDtypeStruct((), jnp.float32), ())
         return self._with_scales(super().frozen(), lambda: scale)
 
     def split(self, params: Params) -> tuple[Params, Params]:
-        """Returns the trained and the frozen ones of the given parameters, and the scales with the latter."""
         trained, frozen = super().split(params)
         boxed = any(map(is_box, jax.tree.leaves(params, is_leaf=is_box)))
 

@@ -36,14 +36,12 @@ class ClassificationAndLM(Classification):
 
     @property
     def model(self) -> ClassificationAndLanguageModel:
-        """Returns the encoder with both heads."""
         return ClassificationAndLanguageModel(
             self.config, self.output_count, self.classifier, self.language_model
         )
 
     @property
     def scales(self) -> Mapping[str, float]:
-        """Returns the factor of the loss of the next token."""
         return {"clm": self.lm_weight}
 
     def prepare(self, batch: Batch, key: jax.Array | None, train: bool) -> Batch:
@@ -61,11 +59,9 @@ class ClassificationAndLM(Classification):
         return cast(tuple[jax.Array, jax.Array], outputs)
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Returns the weights of both losses."""
         return super().weights(batch) | {"clm": batch["next_weights"].sum()}
 
     def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
-        """Returns the losses `task` and `clm`, and the metrics of the task."""
         logits, of_next = self._both(params, batch, rngs)
         pairs, metrics = self.losses_of(logits, batch)
         pairs["clm"] = losses.cross_entropy(of_next, batch["next_labels"], batch["next_weights"])
@@ -93,12 +89,10 @@ class BilstmClassification(Classification):
 
     @property
     def model(self) -> BilstmClassifier:
-        """Returns the BiLSTM with its head."""
         return BilstmClassifier(
             self.config, self.output_count, self.size, self.pairs, self.attends, self.skipped_ids
         )
 
     @property
     def new_groups(self) -> tuple[str, ...]:
-        """Returns the parameter groups that are always newly initialized."""
         return (LSTM, *self.classifier.new_groups)

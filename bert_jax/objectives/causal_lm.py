@@ -59,11 +59,9 @@ class CausalLM(Objective):
 
     @property
     def model(self) -> PretrainingModel:
-        """Returns the encoder with the masked LM head."""
         return PretrainingModel(self.config, self.head, next_sentence=False)
 
     def init(self, key: jax.Array) -> Params:
-        """Returns new parameters of the model, which are those of masked LM without a next-sentence head."""
         ids = jnp.zeros((1, 8), jnp.int32)
         return self.model.init(key, ids, ids, ids, ids, None, None)["params"]
 
@@ -88,7 +86,6 @@ class CausalLM(Objective):
         }
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Returns the number of tokens that are predicted."""
         return {"clm": jnp.sum(batch["next_weights"])}
 
     def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
@@ -128,24 +125,19 @@ class CausalThenMasked(Objective):
         return CausalLM(self.config.replace(causal=True), self.masked.token_types, self.masked.head)
 
     def init(self, key: jax.Array) -> Params:
-        """Returns new parameters of masked LM."""
         return self.masked.init(key)
 
     def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
-        """Returns the inputs of the objective of this batch."""
         marks = {name: batch[name] for name in (LEFT_TO_RIGHT,) if name in batch}
         return self._of(batch).prepare(batch, key, train) | marks
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Returns the weights of the losses of this batch."""
         return self._of(batch).weights(batch)
 
     def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
-        """Returns the losses and metrics of this batch."""
         return self._of(batch).loss(params, batch, rngs)
 
     def predict(self, params: Params, batch: Batch) -> jax.Array:
-        """Returns the probabilities that masked LM predicts."""
         return self.masked.predict(params, batch)
 
     def _of(self, batch: Batch) -> Objective:

@@ -40,7 +40,6 @@ class Classification(RowObjective):
 
     @property
     def model(self) -> ClassificationModel | BilstmClassifier:
-        """Returns the encoder with a classification head."""
         return ClassificationModel(self.config, self.output_count, self.classifier)
 
     @property
@@ -58,7 +57,6 @@ class Classification(RowObjective):
         return self.kind == "classification"
 
     def criterion(self, logits: jax.Array, targets: jax.Array, weights: jax.Array) -> losses.Pair:
-        """Returns the loss of this kind as (sum, weight)."""
         if self.kind == "regression":
             return losses.squared_error(logits[..., 0], targets, weights)
         if self.kind == "multilabel":
@@ -70,7 +68,6 @@ class Classification(RowObjective):
         return super().metrics(logits, targets, weights) if self.kind == "classification" else {}
 
     def example_weights(self, batch: Batch) -> jax.Array:
-        """Returns the weight of each example, by its class if there are class weights."""
         if not self.class_weights:
             return batch["weights"]
         return batch["weights"] * jnp.asarray(self.class_weights, jnp.float32)[batch["targets"]]
@@ -82,7 +79,6 @@ class Classification(RowObjective):
         return jax.nn.sigmoid(logits) if self.kind == "multilabel" else jax.nn.softmax(logits, axis=-1)
 
     def logits_of(self, outputs: jax.Array) -> jax.Array:
-        """Returns logits for which `outputs` returns these probabilities or predictions."""
         if self.kind == "regression":
             return outputs
         if self.kind == "multilabel":

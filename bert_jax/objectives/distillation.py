@@ -256,12 +256,10 @@ class Distillation(Objective):
 
     @property
     def config(self) -> EncoderConfig:
-        """Returns the configuration of the student's encoder."""
         return self.student.config
 
     @property
     def scales(self) -> Mapping[str, float]:
-        """Returns the factor of each loss."""
         scales = {name: factor for name, factor in self.factors.items() if name != TASK}
         if TASK in self.factors:
             own = self.student.scales
@@ -296,7 +294,6 @@ class Distillation(Objective):
         return self.init_model(key) | ({DISTILLATION: maps} if maps else {})
 
     def init_model(self, key: jax.Array) -> Params:
-        """Returns new parameters of the student."""
         return _used(self.student.init(key), self.uses_heads)
 
     @functools.cached_property
@@ -305,7 +302,6 @@ class Distillation(Objective):
         return _used(self.teacher.init_shapes, LOGITS in self.factors)
 
     def frozen(self) -> Params:
-        """Returns the teacher's parameters, or their shapes."""
         params = self.teacher_shapes
         if self.teacher_params is not None:
             params = jax.tree.map(
@@ -314,17 +310,14 @@ class Distillation(Objective):
         return {TEACHER: params}
 
     def join(self, params: Params, frozen: Params | None) -> Params:
-        """Returns the parameters of both."""
         assert frozen is not None
         return {"student": params, TEACHER: frozen[TEACHER]}
 
     def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
-        """Returns the inputs of both models."""
         prepared = self.student.prepare(batch, key, train)
         return at_every_token(prepared) if self.predicts_everywhere else prepared
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Returns the weight of each loss."""
         weights = dict(self.student.weights(batch)) if TASK in self.factors else {}
         if LOGITS in self.factors:
             weights[LOGITS] = self.student.soft_weights(batch)[1]
@@ -332,7 +325,6 @@ class Distillation(Objective):
         return weights | {name: _compared(name, ids) for name in self._compared}
 
     def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
-        """Returns the losses of all comparisons, and the metrics of the student's objective."""
         names = list(dict.fromkeys(state for name in self._compared for state in STATES[name]))
         student, states = _forward(self.student, self.uses_heads, params["student"], batch, rngs, names)
         teacher, targets = _forward(self.teacher, LOGITS in self.factors, params[TEACHER], batch, None, names)
@@ -364,7 +356,6 @@ class Distillation(Objective):
         return sum(sums) / len(sums)
 
     def predict(self, params: Params, batch: Batch) -> jax.Array:
-        """Returns the student's outputs."""
         return self.student.predict(params["student"], batch)
 
 

@@ -45,11 +45,9 @@ class MaskedLM(Objective):
 
     @property
     def model(self) -> PretrainingModel:
-        """Returns the encoder with the heads of pre-training."""
         return PretrainingModel(self.config, self.head, self.next_sentence_head)
 
     def init(self, key: jax.Array) -> Params:
-        """Returns new parameters of the model."""
         ids = jnp.zeros((1, 8), jnp.int32)
         return self.model.init(key, ids, ids, ids, ids, ids[:, :1], ids[:, :1])["params"]
 
@@ -90,7 +88,6 @@ class MaskedLM(Objective):
 
     @property
     def loss_names(self) -> tuple[str, ...]:
-        """Returns the names of the losses."""
         return ("mlm", "nsp") if self.next_sentence_head else ("mlm",)
 
     def forward(
@@ -115,7 +112,6 @@ class MaskedLM(Objective):
         return intermediates.apply(self.model, self.config, params, *inputs, collect=collect, **options)
 
     def losses_of(self, logits: Any, batch: Batch) -> tuple[Pairs, Pairs]:
-        """Returns the losses and the metrics of the logits that `forward` returns."""
         mlm_logits, nsp_logits = logits
         heads = {"mlm": (mlm_logits, batch["masked_labels"], batch["masked_weights"])}
         if nsp_logits is not None:
@@ -127,7 +123,6 @@ class MaskedLM(Objective):
         )
 
     def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
-        """Returns the masked LM and next-sentence losses and their accuracies."""
         return self.losses_of(self.forward(params, batch, rngs, late_logits=True)[0], batch)
 
     def predict(self, params: Params, batch: Batch) -> jax.Array:
@@ -141,7 +136,6 @@ class MaskedLM(Objective):
         return jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
 
     def soft_logits(self, logits: Any) -> list[jax.Array]:
-        """Returns the logits that are compared with a teacher's."""
         return [logits[0]]
 
     def soft_weights(self, batch: Batch) -> tuple[jax.Array, jax.Array]:

@@ -30,7 +30,6 @@ class MultipleChoice(RowObjective):
 
     @property
     def model(self) -> ClassificationModel:
-        """Returns the encoder with a head that scores one choice."""
         return ClassificationModel(self.config, 1, self.classifier)
 
     def shaped(self, output: jax.Array, batch: Batch) -> jax.Array:
@@ -38,11 +37,9 @@ class MultipleChoice(RowObjective):
         return output.reshape(-1, self.choices)
 
     def criterion(self, logits: jax.Array, targets: jax.Array, weights: jax.Array) -> losses.Pair:
-        """Returns the cross-entropy over the choices as (sum, weight)."""
         return losses.cross_entropy(logits, targets, weights)
 
     def targets(self, batch: Batch) -> jax.Array:
-        """Returns the index of the right choice of each question."""
         return batch["targets"][:, 0]
 
     def present(self, batch: Batch) -> jax.Array:
@@ -50,7 +47,6 @@ class MultipleChoice(RowObjective):
         return batch["weights"][:, 0]
 
     def row_weights(self, batch: Batch) -> jax.Array:
-        """Returns the weight of each question's windows."""
         return batch["row_weights"][:, 0]
 
 
@@ -71,9 +67,7 @@ class Reranking(MultipleChoice):
         return output.reshape(len(batch["lengths"]), -1)
 
     def outputs(self, logits: jax.Array) -> jax.Array:
-        """Returns the scores, which are comparable between queries."""
         return logits
 
     def logits_of(self, outputs: jax.Array) -> jax.Array:
-        """Returns the scores."""
         return outputs

@@ -98,16 +98,13 @@ class ReplacedTokens(Objective):
 
     @property
     def scales(self) -> Mapping[str, float]:
-        """Returns `weight` for the loss of the discriminator."""
         return {"discriminator": self.weight}
 
     @property
     def model(self) -> Any:
-        """Returns the discriminator."""
         return AssembledModel(self.config, ("encoder", "discriminator"), masked_lm=self.generator.head)
 
     def init(self, key: jax.Array) -> Params:
-        """Returns new parameters of both networks."""
         first, second = jax.random.split(key)
         ids = jnp.zeros((1, 8), jnp.int32)
         params = self.model.init(first, ids, ids, ids, ids)["params"]
@@ -174,7 +171,6 @@ class ReplacedTokens(Objective):
         )
 
     def predict(self, params: Params, batch: Batch) -> jax.Array:
-        """Returns the probabilities that the generator predicts."""
         return self.generator.predict(generator_params(params), batch)
 
 

@@ -32,7 +32,6 @@ class Spans(RowObjective):
 
     @property
     def model(self) -> ClassificationModel:
-        """Returns the encoder with a head for the start and the end."""
         return ClassificationModel(self.config, 2, self.classifier)
 
     def shaped(self, output: jax.Array, batch: Batch) -> jax.Array:
@@ -50,14 +49,12 @@ class Spans(RowObjective):
         return (start_sum + end_sum) / 2, weight
 
     def metrics(self, logits: jax.Array, targets: Targets, weights: jax.Array) -> Pairs:
-        """Returns the accuracies of the start and of the end."""
         return {
             "start_accuracy": losses.accuracy(logits[..., 0], targets["starts"], weights),
             "end_accuracy": losses.accuracy(logits[..., 1], targets["ends"], weights),
         }
 
     def targets(self, batch: Batch) -> Targets:
-        """Returns the first and the last token of each answer."""
         return {name: batch[name] for name in ("starts", "ends")}
 
     def outputs(self, logits: jax.Array) -> jax.Array:
@@ -65,5 +62,4 @@ class Spans(RowObjective):
         return logits
 
     def logits_of(self, outputs: jax.Array) -> jax.Array:
-        """Returns the scores unchanged."""
         return outputs

@@ -40,7 +40,6 @@ class Tagging(RowObjective):
 
     @property
     def model(self) -> ClassificationModel | FeatureTagger:
-        """Returns the encoder with a head for each token, or with one that reads features."""
         if not self.layers:
             return ClassificationModel(self.config, self.num_labels, self.classifier)
         return FeatureTagger(
@@ -84,11 +83,9 @@ class Tagging(RowObjective):
         return cast(jax.Array, logits)
 
     def criterion(self, logits: jax.Array, targets: jax.Array, weights: jax.Array) -> losses.Pair:
-        """Returns the cross-entropy over the tags as (sum, weight)."""
         return losses.cross_entropy(logits, targets, weights)
 
     def targets(self, batch: Batch) -> jax.Array:
-        """Returns the tag of each token."""
         return batch["tags"]
 
     def present(self, batch: Batch) -> jax.Array:

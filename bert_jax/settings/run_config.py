@@ -346,8 +346,9 @@ def _schedule_uses(field: str) -> Callable[[Any], bool]:
 
 
 def _compares_layers(c: Any) -> bool:
-    names = distillation.parse_scales(c.distillation.losses) if c.distillation.teacher else {}
-    return not names.keys().isdisjoint(distillation.LAYERED)
+    if not c.distillation.teacher:
+        return False
+    return not distillation.parse_scales(c.distillation.losses).keys().isdisjoint(distillation.LAYERED)
 
 
 # The fields that only some runs use.

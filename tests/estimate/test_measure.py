@@ -150,7 +150,7 @@ def test_kernels_of_local_layers_compute_the_blocks_of_their_windows(local, leng
     "change, length, words",
     [
         (dict(batch_size=10), None, "batch_size=10 must be a multiple of"),
-        (dict(), 64, "rows of 64 tokens are longer than the model's 32 positions"),
+        (dict(), 64, "rows of 64 tokens: the model has 32 positions"),
         (dict(mesh=dict(fsdp=3)), None, "mesh data=-1 fsdp=3 tensor=1 does not fit 8 devices"),
     ],
 )

@@ -65,16 +65,6 @@ def test_masks_are_new_in_each_step_by_default():
     assert all(same(first, masks(tiny_task(), FORWARD, epoch=0, step=0)))
 
 
-@pytest.mark.long
-def test_two_sets_of_masks_alternate_by_epoch():
-    twice = task(2)
-    epochs = [masks(twice, FORWARD if epoch % 2 else BACKWARD, epoch, step=10 * epoch) for epoch in range(5)]
-    for epoch in range(5):
-        for other in range(epoch):
-            assert all(same(epochs[epoch], epochs[other])) == (epoch % 2 == other % 2)
-            assert any(same(epochs[epoch], epochs[other])) == (epoch % 2 == other % 2)
-
-
 def test_the_samples_of_a_generator_are_new_where_its_masks_are_not():
     generator = dataclasses.replace(task(1), next_sentence_head=False)
     objective = ReplacedTokens(generator.config, generator)

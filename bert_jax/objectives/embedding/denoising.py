@@ -66,7 +66,6 @@ class DenoisingAutoEncoder(TextVectors):
         return (DECODER,)
 
     def init(self, key: jax.Array) -> Params:
-        """Returns new parameters of the encoder, the head and the cross-attention."""
         params = super().init(key)
         ids, vectors = jnp.zeros((1, 8), jnp.int32), jnp.zeros((1, 1, self.config.hidden_size))
         decoder = self.decoder.init(
@@ -95,11 +94,9 @@ class DenoisingAutoEncoder(TextVectors):
         }
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Returns the number of tokens that are predicted."""
         return {"task": jnp.sum(batch["next_weights"])}
 
     def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
-        """Returns the loss `task` and the accuracy of the predicted tokens."""
         damaged = {name.removeprefix(_DAMAGED): x for name, x in batch.items() if name.startswith(_DAMAGED)}
         vectors = self.row_outputs(params, damaged, rngs)
         # Both networks have layers of the same names, which would draw the same dropout from the same key.

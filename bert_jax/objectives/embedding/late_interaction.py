@@ -50,11 +50,9 @@ class LateInteraction(TextGroups):
 
     @property
     def model(self) -> ClassificationModel:
-        """Returns the encoder with the projection."""
         return ClassificationModel(self.config, self.size, self.classifier)
 
     def row_widths(self, rows: int, width: int) -> tuple[int, ...]:
-        """Returns the numbers of tokens of the rows of a group that the model computes."""
         return (min(self.query_length, width), *super().row_widths(rows - 1, width))
 
     def row_outputs(self, params: Params, batch: Batch, rngs: Rngs | None) -> dict[str, jax.Array]:
@@ -77,7 +75,6 @@ class LateInteraction(TextGroups):
         return vectors.reshape(*inputs["input_ids"].shape, self.size)
 
     def compare(self, params: Params, outputs: Any, batch: Batch) -> tuple[Pairs, Pairs]:
-        """Returns the loss `task` and the metric `accuracy`."""
         ids, real = (batch[name][:, 1:] for name in ("input_ids", "sequence_ids"))
         counted = (real > 0) & ~jnp.isin(ids, jnp.array(self.skipped, jnp.int32))
         scores = max_sims(outputs["queries"], outputs["documents"], counted)  # [B, B, K - 1]

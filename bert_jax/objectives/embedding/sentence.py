@@ -33,7 +33,6 @@ class TextObjective(RowObjective):
 
     @property
     def has_softmax(self) -> bool:
-        """Returns False: the outputs are vectors."""
         return False
 
 
@@ -55,15 +54,12 @@ class TextGroups(TextObjective):
 
     @property
     def compares_rows(self) -> bool:
-        """Returns True."""
         return True
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Returns the number of groups."""
         return {"task": jnp.sum(self.by_group("weights", batch)[:, 0])}
 
     def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
-        """Returns the loss `task`, and the metric `accuracy` of losses that have one."""
         return self.compare(params, self.row_outputs(params, batch, rngs), batch)
 
     def by_group(self, name: str, batch: Batch) -> jax.Array:
@@ -122,7 +118,6 @@ class TextVectors(TextObjective):
 
     @property
     def model(self) -> SentenceModel:
-        """Returns the encoder with a pooling."""
         return SentenceModel(self.config, self.classifier.pooling_of(self.config))
 
     def row_outputs(self, params: Params, batch: Batch, rngs: Rngs | None) -> jax.Array:
@@ -175,11 +170,9 @@ class SentenceEmbedding(TextVectors, TextGroups):
 
     @property
     def new_groups(self) -> tuple[str, ...]:
-        """Returns the classifier of pairs, if there is one."""
         return (CLASSIFIER,) if self.num_labels else ()
 
     def init(self, key: jax.Array) -> Params:
-        """Returns new parameters of the encoder and of the classifier."""
         params = super().init(key)
         if not self.num_labels:
             return params
@@ -190,7 +183,6 @@ class SentenceEmbedding(TextVectors, TextGroups):
         return params | {CLASSIFIER: {"kernel": nn.LogicallyPartitioned(kernel, ("embed", "classes"))}}
 
     def compare(self, params: Params, outputs: jax.Array, batch: Batch) -> tuple[Pairs, Pairs]:
-        """Returns the loss `task`, and the metric `accuracy` of kinds that have one."""
         vectors, present = outputs, self.by_group("weights", batch)
         if "places" in batch:
             vectors = vectors.reshape(-1, vectors.shape[-1])[batch["places"]]
