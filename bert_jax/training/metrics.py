@@ -115,6 +115,8 @@ class MetricsWriter:
             return
         with self._storing():
             self._close_files()
+            if self._uploads:
+                self._uploads.finish()
             _rewind(os.path.join(self._directory, _FILE), os.path.join(self._local, _FILE), step)
             try:
                 self._events = _Events(os.path.join(self._local, "tensorboard"), step)
@@ -310,6 +312,13 @@ class _Uploads:
     def start(self) -> None:
         if self._last is None or self._last.running() or self._last.done():  # else it has not begun
             self._last = self._thread.submit(self._try)
+
+    def finish(self) -> None:
+        """Uploads what has changed, and forgets the sizes, since the files are about to be replaced."""
+        if self._last is not None:
+            concurrent.futures.wait([self._last])
+        self._upload()
+        self._sizes.clear()
 
     def close(self) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)
