@@ -3,6 +3,9 @@
     import bert_jax
     model = bert_jax.load("runs/mini")
     out = model.encode(["one text", ("a", "pair")])
+    run = bert_jax.finetune("finetune/classification", "runs/reviews", init_from="runs/mini",
+                            train="train.csv", eval="dev.csv", text_a="review", label="stars")
+    run.predictor().predict_rows(["a text"])
 
 What is named in `__all__` is imported when it is first used, so that the command line starts at once and
 worker processes stay free of jax. Everything else is imported by its module
@@ -14,14 +17,27 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-__all__ = ["EncoderConfig", "Encoding", "LoadedModel", "load"]
+__all__ = [
+    "Embedder",
+    "EncoderConfig",
+    "Encoding",
+    "LoadedModel",
+    "Predictor",
+    "Run",
+    "finetune",
+    "load",
+    "pretrain",
+]
+
+_ELSEWHERE = {"Embedder": "inference.embedding", "Predictor": "inference.predictor"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # By its name, because every module of the package imports this one.
-    return getattr(importlib.import_module("bert_jax.library"), name)
+    module = _ELSEWHERE.get(name, "library")
+    return getattr(importlib.import_module(f"bert_jax.{module}"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,15 +1,19 @@
-"""Loads a checkpoint of any format as a model for inference or further training."""
+"""The front door: loads a model of any format, fine-tunes and pre-trains from Python."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+import io
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
+from etils import epy
 
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import nest
@@ -18,13 +22,25 @@ from bert_jax.errors import UserError
 from bert_jax.inference import engine
 from bert_jax.inference.embedding import POOLINGS, Embedder, check_reads_cls, pool
 from bert_jax.inference.engine import Row, Text, tokenizer_of
-from bert_jax.io import files
+from bert_jax.io import atomic, files
+from bert_jax.io.wording import did_you_mean, first_line
 from bert_jax.kernels import platform
 from bert_jax.models import Pooler
 from bert_jax.models.assembled import AssembledModel
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.row_inputs import INPUTS, row_inputs
+from bert_jax.settings import config_fields, config_files
 from bert_jax.tokenization import PortableTokenizer, Tokenizer
+
+with epy.lazy_imports():  # what only training needs
+    import pyarrow
+    from pyarrow import parquet
+
+    from bert_jax.inference import predictor as predictors
+    from bert_jax.parallel import compiler_options
+    from bert_jax.runs import finetune as finetune_run
+    from bert_jax.runs import pretrain as pretrain_run
+    from bert_jax.training import metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,3 +186,142 @@ def load(path: files.PathLike, *, dtype: str = "auto", log: Callable[[str], None
         UserError: there is no checkpoint, it is damaged, or it has no vocabulary.
     """
     return LoadedModel(convert.load(path, log=log), dtype, log)
+
+
+# Training
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run that `finetune` or `pretrain` trained, or resumed, to its end.
+
+    Attributes:
+        workdir: the work directory, which every command takes.
+        step: the step of its best checkpoint; the last step without an evaluation file.
+        scores: {metric: value} of that checkpoint on the evaluation file; {} without one.
+    """
+
+    workdir: str
+    step: int
+    scores: Mapping[str, float]
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl: {"step": 20, "kind": "train" or "eval", METRIC: value, ...}."""
+        return metrics.read_metrics(self.workdir)
+
+    def predictor(self, **options: Any) -> predictors.Predictor:
+        """Returns a predictor with the model of a fine-tuning run; see `Predictor` for the options."""
+        return predictors.Predictor(self.workdir, **options)
+
+
+def finetune(
+    config: str = "finetune/classification",
+    workdir: files.PathLike = "",
+    *,
+    train: Any = None,
+    eval: Any = None,  # as the field of the configuration
+    log: Callable[[str], None] = print,
+    **fields: Any,
+) -> Run:
+    """Fine-tunes a model, or resumes, as `bert-jax finetune` does.
+
+        run = bert_jax.finetune("finetune/classification", "runs/reviews", init_from="org/name",
+                                train=[{"review": "good", "stars": "5"}, ...], text_a="review", label="stars")
+
+    Args:
+        config: an installed configuration or a path, as `--config`.
+        workdir: the work directory. A second call with the same arguments resumes.
+        train: the rows to train on: a path, or a list of dicts, a pandas DataFrame, a pyarrow Table or a
+            `datasets.Dataset`, which is written to the work directory as a Parquet file.
+        eval: the rows to evaluate on, like `train`.
+        log: called with lines of progress.
+        **fields: values of fields of the configuration, by their dotted names (in a dict with `**`) or by the
+            last part of a name that only one field has, such as `learning_rate`.
+
+    Raises:
+        UserError: a field or a file is not valid.
+    """
+    loaded, explicit = _configured(config, "finetune", fields)
+    directory = _directory(workdir)
+    for name, rows in (("train", train), ("eval", eval)):
+        if rows is not None:
+            loaded.data[name] = _file_of(rows, os.path.join(directory, "data", f"{name}.parquet"))
+    compiler_options.enable_compilation_cache()
+    best = finetune_run.finetune(loaded.lock(), directory, log, explicit=explicit)
+    return Run(directory, best["step"], best["scores"])
+
+
+def pretrain(
+    config: str,
+    workdir: files.PathLike,
+    *,
+    data: str = "",
+    log: Callable[[str], None] = print,
+    **fields: Any,
+) -> Run:
+    """Pre-trains a model, or resumes, as `bert-jax pretrain` does.
+
+    Args:
+        config: an installed configuration or a path, such as "pretrain/mini".
+        workdir: the work directory. A second call with the same arguments resumes.
+        data: the directory of the records (`data.dir`).
+        log: see `finetune`.
+        **fields: see `finetune`.
+
+    Raises:
+        UserError: a field is not valid, or the records are missing or damaged.
+    """
+    loaded, explicit = _configured(config, "pretrain", fields)
+    if data:
+        loaded.data.dir = data
+    directory = _directory(workdir)
+    compiler_options.enable_compilation_cache()
+    state = pretrain_run.pretrain(loaded.lock(), directory, log=log, explicit=explicit)
+    return Run(directory, int(state.step), {})
+
+
+def _directory(workdir: files.PathLike) -> str:
+    if not os.fspath(workdir):
+        raise UserError("workdir is missing: expected the directory of the run")
+    return os.fspath(workdir)
+
+
+def _configured(
+    name: str, command: str, values: Mapping[str, Any]
+) -> tuple[ml_collections.ConfigDict, list[str]]:
+    """Returns a configuration with some values, and the fields of `model` that they set."""
+    config = config_files.load(name, command)
+    known = [field for field, _ in config_fields.flatten(config)]
+    named = {}
+    for given, value in values.items():
+        matching = [field for field in known if field == given] or [
+            field for field in known if field.endswith(f".{given}")
+        ]
+        if len(matching) != 1:
+            expected = " or ".join(matching) or f"a field of the configuration{did_you_mean(given, known)}"
+            raise UserError(f"{given}={value!r:.60}: expected {expected}")
+        named[matching[0]] = value
+    try:
+        config.update_from_flattened_dict(named)
+    except TypeError as error:
+        raise UserError(first_line(error)) from None
+    return config, [each.removeprefix("model.") for each in named if each.startswith("model.")]
+
+
+def _file_of(rows: Any, path: str) -> str:
+    """Returns the path of rows: their own, or a Parquet file that is written unless it has these rows."""
+    if isinstance(rows, str | os.PathLike):
+        return os.fspath(rows)
+    if hasattr(rows, "to_parquet") and hasattr(rows, "features"):  # datasets.Dataset, with names of classes
+        rows = rows.with_format("arrow")[:].replace_schema_metadata(rows.features.arrow_schema.metadata)
+    elif hasattr(rows, "iloc"):
+        rows = pyarrow.Table.from_pandas(rows, preserve_index=False)
+    elif not isinstance(rows, pyarrow.Table):
+        rows = pyarrow.Table.from_pylist(list(rows))
+    buffer = io.BytesIO()
+    parquet.write_table(rows, buffer)
+    if not files.exists(path) or files.read(path) != buffer.getvalue():
+        files.make_directory(os.path.dirname(path))
+        atomic.write_file(path, buffer.getvalue())
+    return path

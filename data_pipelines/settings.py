@@ -34,7 +34,8 @@ class CorpusOptions:
     input: tuple[str, ...] = flag(
         REQUIRED,
         "Text files: a path, a glob or a URL such as gs://bucket/*; tfds:NAME is a data set in "
-        "$TFDS_DATA_DIR. May be repeated; commas separate several, unless a file has the comma in its name.",
+        "$TFDS_DATA_DIR, hf:ORG/NAME one on the Hugging Face hub. "
+        "May be repeated; commas separate several, unless a file has the comma in its name.",
         required="'DIR/*', the text to read",
     )
     input_format: str = flag(

@@ -18,6 +18,7 @@ host.ignore_missing_accelerators()
 
 # Before anything imports jax: the backend reads them once.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # JAX_PLATFORMS=cuda runs the tests marked gpu
+os.environ["HF_HUB_OFFLINE"] = "1"  # names on the hub are looked up in a local server alone
 # Most of the time goes to compiling programs that run once: LLVM's cheapest code, of one module per program,
 # from XLA's older emitters, which take half as long.
 _FLAGS: dict[str, object] = {

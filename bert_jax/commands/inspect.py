@@ -94,6 +94,7 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
         UserError: the content of the path is not known, or has no use for `vocab`.
     """
     atomic.restore_directory(path)
+    path = str(convert.local_path(path))
     if not files.exists(path):
         raise UserError(f"{path}: no such file or directory; expected {_KINDS}")
     names = files.names(path)

@@ -12,6 +12,7 @@ with epy.lazy_api_imports(globals()):
         load_architecture,
         load_params,
         load_sentence,
+        local_path,
     )
     from bert_jax.convert.model import Model
 
@@ -25,4 +26,5 @@ __all__ = [
     "load_architecture",
     "load_params",
     "load_sentence",
+    "local_path",
 ]

@@ -59,8 +59,8 @@ def convert(
     """
     target = formats.get(to)
     check_model_directory(output, source, overwrite, _may_be_replaced, "--input", "what convert wrote")
-    kind = loading.detect(source)
-    model = kind.read(source, ignore=ignore, log=log)
+    kind = loading.detect(loading.local_path(source))
+    model = loading.load(source, ignore=ignore, log=log)
     model.check_sentence()
     log(f"read {model.source} as {kind.name}: {model.size}, head {model.head}")
     with written(output) as folder, scratch.directory() as extra:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from bert_jax import checkpoint
+from bert_jax import checkpoint, hub
 from bert_jax.convert import families, formats
 from bert_jax.convert.model import Model
 from bert_jax.convert.sentences import SentenceVectors
@@ -20,8 +20,7 @@ from bert_jax.objectives.embedding.denoising import DECODER
 from bert_jax.objectives.replaced_tokens import GENERATOR
 from bert_jax.tokenization import Tokenizer
 
-_EXPECTED = "a work directory or step of bert-jax, a Hugging Face or PEFT folder, or a TF1 prefix"
-_HUB_NAME = re.compile(r"([\w.-]+/)?\w[\w.-]*")
+_EXPECTED = "a work directory or step of bert-jax, a Hugging Face or PEFT folder, a TF1 prefix, or a hub name"
 
 
 def detect(path: files.PathLike) -> formats.Format:
@@ -34,11 +33,14 @@ def detect(path: files.PathLike) -> formats.Format:
         raise UserError(f"path is {path!r:.60}: expected {_EXPECTED}")
     if (kind := formats.find(path)) is not None:
         return kind
-    exists, hint, text = files.exists(path), "", os.fspath(path)
-    if not exists and _HUB_NAME.fullmatch(text) and not files.exists(os.path.dirname(text) or text):
-        hint = f"; if it is a name on the Hugging Face hub: hf download {text} --local-dir {text}"
+    exists = files.exists(path)
     what = "it is no checkpoint" if exists else "no such directory or prefix"
-    raise UserError(f"{path}: {what}; expected {_EXPECTED}{hint}")
+    raise UserError(f"{path}: {what}; expected {_EXPECTED}")
+
+
+def local_path(path: files.PathLike) -> files.PathLike:
+    """Returns the folder of a model of the hub; another path unchanged, such as a TF1 prefix."""
+    return hub.local_path(path) if hub.is_name(path) and formats.find(path) is None else path
 
 
 def load_architecture(path: files.PathLike) -> tuple[EncoderConfig, Tokenizer]:
@@ -47,7 +49,8 @@ def load_architecture(path: files.PathLike) -> tuple[EncoderConfig, Tokenizer]:
     Raises:
         UserError: there is no checkpoint, or it has no vocabulary.
     """
-    config, tokenizer = detect(path).read_config(path)
+    folder = local_path(path)
+    config, tokenizer = detect(folder).read_config(folder)
     if tokenizer is None:
         raise UserError(f"{path}: no vocabulary in it; copy the model's vocab.txt there")
     return config, tokenizer
@@ -57,7 +60,8 @@ def load_sentence(
     path: files.PathLike, config: EncoderConfig, tokenizer: Tokenizer
 ) -> SentenceVectors | None:
     """Returns the settings of sentence vectors of a checkpoint with this architecture; None without any."""
-    return detect(path).read_sentence(path, config, tokenizer)
+    folder = local_path(path)
+    return detect(folder).read_sentence(folder, config, tokenizer)
 
 
 def adopt_architecture(
@@ -100,14 +104,17 @@ def load(path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] =
     """Loads a complete model into the host's memory.
 
     Args:
-        path: a work directory or one of its steps, a Hugging Face or PEFT folder, or a TF1 prefix.
+        path: a work directory or one of its steps, a Hugging Face or PEFT folder, a TF1 prefix, or a name on
+            the hub.
         ignore: a regular expression; unknown tensors are skipped if it matches their full names.
         log: called with one line of text for each notice.
 
     Raises:
         UserError: there is no checkpoint, or it is damaged, incomplete or of an unknown family.
     """
-    return detect(path).read(path, ignore=ignore, log=log)
+    folder = local_path(path)
+    model = detect(folder).read(folder, ignore=ignore, log=log)
+    return model if folder == path else model.replace(source=hub.name_with_commit(path))
 
 
 def load_params(
@@ -133,7 +140,8 @@ def load_params(
         UserError: see `load`; also a parameter that is new or unused without permission, or has another
             shape.
     """
-    params, report = detect(path).load_params(path, abstract_params, ignore=ignore, log=log)
+    folder = local_path(path)
+    params, report = detect(folder).load_params(folder, abstract_params, ignore=ignore, log=log)
     _check_report(report, ignore)
     return params, report
 

@@ -23,9 +23,12 @@ class FinetuneDataConfig(Part):
     train: str = option(
         "",
         "your own file to train on: TSV, CSV or JSON lines; of texts Parquet or Arrow, or a folder of these; "
-        "of questions JSON, of tags CoNLL columns too",
+        "of questions JSON, of tags CoNLL columns too; or hf:ORG/NAME:CONFIG, a data set on the Hugging "
+        "Face hub",
     )
-    eval: str = option("", "your own file to evaluate on, as `data.train`")
+    eval: str = option(
+        "", "your own file to evaluate on, as `data.train`; of a data set the split validation"
+    )
 
 
 def _other_default(name: str, default: Any) -> Any:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection
 from typing import Any
 
-from bert_jax import convert, tokenization
+from bert_jax import convert, hub, tokenization
 from bert_jax.convert import families
 from bert_jax.errors import UserError
 from bert_jax.io import checks
@@ -74,12 +74,12 @@ def split_file(config: FinetuneConfig, spec: TaskSpec, split: str) -> str:
     """Returns the path of a split's file; "" if the configuration has none.
 
     Raises:
-        UserError: the file is not in `data_dir`.
+        UserError: the file is not in `data_dir`, or the data set is not on the hub.
     """
     given = {"train": config.data.train, "dev": config.data.eval}.get(split, "")
     if not given and spec.file_name and config.data_dir:
         return spec.file(config.data_dir, split)
-    return given
+    return ",".join(hub.data_files(given, split)) if given.startswith(hub.DATA) else given
 
 
 def has_file(config: FinetuneConfig, spec: TaskSpec, split: str) -> bool:

@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
+from bert_jax import hub
 from bert_jax.errors import UserError, file_error
 from bert_jax.io import columnar, comma_lists, compression, files, json_files, remote, tfds
 from bert_jax.io.progress import log
@@ -194,7 +195,8 @@ def list_inputs(globs: str | Sequence[str], exclude: str = "") -> list[str]:
     Args:
         globs: patterns, or one string of patterns separated by commas. ** matches nested folders, and a
             folder stands for all files under it that are not hidden. A pattern is a local path or a URL
-            (gs://...); tfds:NAME is a data set that tensorflow-datasets has prepared.
+            (gs://...); tfds:NAME is a data set that tensorflow-datasets has prepared; hf:ORG/NAME is one on
+            the Hugging Face hub.
         exclude: a file or a folder that the command writes, and whose files are not text.
 
     Raises:
@@ -219,6 +221,8 @@ def list_inputs(globs: str | Sequence[str], exclude: str = "") -> list[str]:
 def _find(pattern: str, exclude: str) -> list[str]:
     if pattern.startswith(tfds.PREFIX):
         return [tfds.find(pattern)]
+    if pattern.startswith(hub.DATA):
+        return hub.data_files(pattern, "train")
     try:
         if files.is_remote(pattern):
             paths = _remote_files(pattern)

@@ -9,7 +9,7 @@ import pytest
 from support import processes
 from support.conversions import random_model
 
-from bert_jax import cli, tokenization
+from bert_jax import tokenization
 from bert_jax.convert.formats import work_directory
 from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
@@ -35,19 +35,6 @@ def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def fine_tune():
-    Path("train.csv").write_text("review,stars\n" + "a film,good\nno film,bad\n" * 8)
-    data = {"train": "train.csv", "text_a": "review", "label": "stars"}
-    flags = {f"data.{name}": value for name, value in data.items()}
-    flags |= {"init_from": "runs/mini", "max_seq_length": 16, "batch_size": 8, "epochs": 1}
-    command = [f"--config.{name}={value}" for name, value in flags.items()]
-    with processes.quick_compilation():
-        assert (
-            cli.main(["finetune", "--config=finetune/classification", "--workdir=runs/reviews", *command])
-            == 0
-        )
-
-
 def check_hessian_product(names):
     """Compares a product of the Hessian and the parameters with a difference of gradients along them."""
     loss, params, product = (names[name] for name in ("loss", "params", "product"))
@@ -69,6 +56,10 @@ def check_hidden_states(names):
 
 def check_vectors(names):
     assert np.shape(names["vectors"]) == (2, 16)
+
+
+def check_training(names):
+    assert names["run"].scores.keys() == {"accuracy", "f1_macro"} and names["run"].history
 
 
 def check_predictions(names):
@@ -105,6 +96,7 @@ def check_history(names):
 CHECKS = {
     "Hidden states in a notebook": check_hidden_states,
     "Vectors of many texts": check_vectors,
+    "Training from Python": check_training,
     "Predictions of a fine-tuned run": check_predictions,
     "A head of your own": check_scores,
     "A training step of your own": check_losses,
@@ -123,8 +115,6 @@ def test_every_recipe_has_a_check():
 def test_the_recipes_run():
     names: dict = {}
     for title, code in RECIPES:
-        if CHECKS[title] is check_predictions:
-            fine_tune()
         with processes.quick_compilation():
             exec(compile(code, title, "exec"), names)
         CHECKS[title](names)

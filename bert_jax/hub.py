@@ -1,0 +1,183 @@
+"""Names of models on the Hugging Face hub: downloads them into the hub's own cache.
+
+HF_HOME, HF_TOKEN, HF_HUB_OFFLINE and HF_ENDPOINT work as in huggingface_hub.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from pathlib import Path
+
+from etils import epy
+
+from bert_jax.errors import UserError
+from bert_jax.io import files
+
+with epy.lazy_imports():
+    import huggingface_hub
+
+# "org/name", or the name alone of the first models on the hub, such as "bert-base-uncased"; then a branch,
+# a tag or a commit.
+_NAME = re.compile(r"(?P<name>(?:\w[\w.-]*/)?\w[\w.-]*)(?:@(?P<revision>[\w./-]+))?")
+
+# Weights of other frameworks are not downloaded, and files that are programs or pickles are never read.
+_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
+_OTHER_FILES = ["onnx/*", "openvino/*", "coreml/*", "checkpoint-*", "runs/*"]
+
+
+def is_name(path: files.PathLike) -> bool:
+    """True for a name on the hub, such as "google-bert/bert-base-uncased" or "org/name@revision".
+
+    A file or folder of the same name is preferred, as in transformers.
+    """
+    return isinstance(path, str) and bool(_NAME.fullmatch(path)) and not files.exists(path)
+
+
+def local_path(path: files.PathLike) -> files.PathLike:
+    """Returns the folder of a model in the hub's cache, downloaded if needed; another path unchanged.
+
+    Args:
+        path: a path, a URL, or a name on the hub.
+
+    Raises:
+        UserError: the hub has no such model, it has no safetensors, or the hub cannot be reached and the
+            cache lacks the model.
+    """
+    return _download(os.fspath(path)) if is_name(path) else path
+
+
+def name_with_commit(path: files.PathLike) -> str:
+    """Returns the name of a model and the commit that was downloaded, "org/name@COMMIT"; a path unchanged."""
+    if not is_name(path):
+        return os.fspath(path)
+    return f"{os.fspath(path).partition('@')[0]}@{os.path.basename(_download(os.fspath(path)))}"
+
+
+@functools.cache  # so that all parts of a model come from one commit
+def _download(path: str) -> str:
+    matched = _NAME.fullmatch(path)
+    assert matched
+    name, revision = matched["name"], matched["revision"]
+    try:
+        folder = huggingface_hub.snapshot_download(
+            name, revision=revision, allow_patterns=_FILES, ignore_patterns=_OTHER_FILES
+        )
+    except Exception as error:  # errors of huggingface_hub, of its HTTP library, or of the network
+        raise _not_loaded(path, error) from error
+    if not any(file.endswith(".safetensors") for file in os.listdir(folder)):
+        raise UserError(
+            f"{path}: the repository has no safetensors, the one format of weights that is read; "
+            "save the model with save_pretrained of transformers and give its folder"
+        )
+    return folder
+
+
+def _not_loaded(path: str, error: Exception) -> UserError:
+    errors, constants = huggingface_hub.errors, huggingface_hub.constants
+    if isinstance(error, errors.GatedRepoError):
+        reason = "it needs a permission; ask for it on the hub, and set HF_TOKEN"
+    elif isinstance(error, errors.RepositoryNotFoundError):
+        reason = "no such path, and no such name on the hub (what is private there needs HF_TOKEN)"
+    elif isinstance(error, errors.RevisionNotFoundError):
+        reason = "it has no such revision on the hub"
+    else:
+        detail = " ".join(str(error.__cause__ or error).split())[:200]
+        where = f"{constants.ENDPOINT} gave no answer, and the cache {constants.HF_HUB_CACHE} lacks it"
+        reason = f"no such path; as a name on the hub: {where} ({detail})"
+    return UserError(f"{path}: {reason}")
+
+
+# Data sets
+
+DATA = "hf:"  # the prefix of data sets on the hub: hf:ORG/NAME, hf:ORG/NAME:CONFIG, either with @REVISION
+_DATA_NAME = re.compile(
+    r"hf:(?P<name>(?:\w[\w.-]*/)?\w[\w.-]*)(?::(?P<config>[^@]+))?(?:@(?P<revision>[\w./-]+))?"
+)
+# The branch in which the hub keeps a Parquet copy of data sets that are programs, such as conll2003.
+_PARQUET_BRANCH = "refs/convert/parquet"
+# The names that data sets give to a split.
+_SPLITS = {"dev": ("validation", "dev", "val", "valid", "validation_matched")}
+
+
+def data_files(name: str, split: str) -> list[str]:
+    """Returns the Parquet files of a split of a data set, in the hub's cache, downloaded if needed.
+
+    Args:
+        name: hf:ORG/NAME, or hf:ORG/NAME:CONFIG for one of its configurations; @REVISION may follow.
+        split: "train", "dev" for the validation set under any of its names, or the name of another split.
+
+    Raises:
+        UserError: the hub has no such data set, configuration or split, the data set has no Parquet files, or
+            the hub cannot be reached and the cache lacks the files.
+    """
+    matched = _DATA_NAME.fullmatch(name)
+    if not matched:
+        raise UserError(f"{name}: expected hf:ORG/NAME or hf:ORG/NAME:CONFIG")
+    splits = _SPLITS.get(split, (split,))
+    patterns = _patterns(name, matched["name"], matched["config"] or "", matched["revision"])
+    known = [each for each in splits if each in patterns]
+    if patterns and not known:
+        raise UserError(f"{name}: no split {split!r}; expected one of {', '.join(patterns)}")
+    if known:
+        found = _data_snapshot(name, matched["name"], matched["revision"], patterns[known[0]])
+        if not all(each.endswith(".parquet") for each in found):
+            found = []
+    else:
+        config = matched["config"] or ""
+        guesses = [f"{config or 'data'}/{each}[-.]*parquet" for each in splits]
+        guesses += [] if config else [f"{each}[-.]*parquet" for each in splits]
+        found = _data_snapshot(name, matched["name"], matched["revision"], guesses)
+    if not found:
+        config = matched["config"] or "*"
+        converted = [f"{config}/{each}/*.parquet" for each in splits]
+        found = _data_snapshot(name, matched["name"], _PARQUET_BRANCH, converted)
+    if not found:
+        raise UserError(f"{name}: no Parquet files of the split {split!r}")
+    return found
+
+
+def _patterns(shown: str, name: str, config: str, revision: str | None) -> dict[str, list[str]]:
+    """Returns {split: patterns of its files} as the data set's card has them; {} if it does not say."""
+    card = _data_snapshot(shown, name, revision, ["README.md"])
+    if not card:
+        return {}
+    with open(card[0], encoding="utf-8") as file:
+        metadata = huggingface_hub.RepoCard(file.read(), ignore_metadata_errors=True).data.to_dict()
+    configs = {each.get("config_name", "default"): each for each in metadata.get("configs") or []}
+    if not configs:
+        return {}
+    default = [each for each, content in configs.items() if content.get("default")] or list(configs)
+    if not config and len(default) > 1:
+        raise UserError(f"{shown}: which of its configurations? {shown}:CONFIG, of {', '.join(configs)}")
+    chosen = configs.get(config or default[0])
+    if chosen is None:
+        raise UserError(f"{shown}: no configuration {config!r}; expected one of {', '.join(configs)}")
+    files_of = chosen.get("data_files") or []
+    if isinstance(files_of, str):
+        files_of = [{"split": "train", "path": files_of}]
+    return {
+        each["split"]: [each["path"]] if isinstance(each["path"], str) else list(each["path"])
+        for each in files_of
+    }
+
+
+@functools.cache
+def _snapshot_folder(name: str, revision: str | None, patterns: tuple[str, ...]) -> str:
+    return huggingface_hub.snapshot_download(
+        name, repo_type="dataset", revision=revision, allow_patterns=list(patterns)
+    )
+
+
+def _data_snapshot(shown: str, name: str, revision: str | None, patterns: list[str]) -> list[str]:
+    """Returns the files of a data set that match patterns, downloaded if needed."""
+    try:
+        folder = _snapshot_folder(name, revision, tuple(patterns))
+    except Exception as error:  # as in `_download`
+        missing = huggingface_hub.errors.RevisionNotFoundError
+        if revision == _PARQUET_BRANCH and isinstance(error, missing):
+            return []
+        raise _not_loaded(shown, error) from error
+    root = Path(folder)
+    return sorted({str(path) for pattern in patterns for path in root.glob(pattern)})
