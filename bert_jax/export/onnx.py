@@ -411,6 +411,8 @@ class ModelGraph:
         if pooling == "mean":
             total = self.graph("ReduceSum", self.graph("Mul", hidden, real), axis, keepdims=0)
             return self.graph("Div", total, self.graph("Max", count, self.graph.floats(1.0)))
+        if pooling != "last":
+            raise UserError(f"pooling {pooling!r} has no ONNX export")
         last = self.graph("Sub", count, self.graph.floats(1.0))
         chosen = self.graph("Equal", self.graph("Cast", self._places, to=1), last)  # [B, L]
         chosen = self.graph("Unsqueeze", self.graph("Cast", chosen, to=1), self.graph.ints(2))

@@ -15,7 +15,8 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> P
     """Returns the weighted negative log-likelihood in nats.
 
     Args:
-        logits: float [..., C]; converted to float32.
+        logits: float [..., C]; converted to float32. Their gradient is float32: a second term of a loss that
+            uses bfloat16 logits has to convert them first, too.
         labels: int32 [...], in [0, C) wherever the weight is not zero.
         weights: float32 [...].
 
