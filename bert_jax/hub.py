@@ -66,7 +66,7 @@ def _download(path: str) -> str:
         )
     except Exception as error:  # errors of huggingface_hub, of its HTTP library, or of the network
         raise _not_loaded(path, error) from error
-    if not any(file.endswith(".safetensors") for file in os.listdir(folder)):
+    if not any(Path(folder).rglob("*.safetensors")):
         raise UserError(
             f"{path}: the repository has no safetensors, the one format of weights that is read; "
             "save the model with save_pretrained of transformers and give its folder"
@@ -126,16 +126,25 @@ def data_files(name: str, split: str) -> list[str]:
             found = []
     else:
         config = matched["config"] or ""
-        guesses = [f"{config or 'data'}/{each}[-.]*parquet" for each in splits]
-        guesses += [] if config else [f"{each}[-.]*parquet" for each in splits]
+        folders = [f"{config}/"] if config else ["data/", ""]
+        guesses = [f"{folder}{each}[-.]*parquet" for folder in folders for each in splits]
         found = _data_snapshot(name, matched["name"], matched["revision"], guesses)
-    if not found:
+    if not found and not matched["revision"]:
         config = matched["config"] or "*"
         converted = [f"{config}/{each}/*.parquet" for each in splits]
         found = _data_snapshot(name, matched["name"], _PARQUET_BRANCH, converted)
+    if not known and len(places := {_split_of(each) for each in found}) > 1:
+        raise UserError(f"{name}: several data sets or splits in it, {', '.join(sorted(places))}; name one")
     if not found:
         raise UserError(f"{name}: no Parquet files of the split {split!r}")
     return found
+
+
+def _split_of(path: str) -> str:
+    """Returns the folder and the split of a Parquet file whose path names the split, "data/train"."""
+    inside = path.partition("/snapshots/")[2].partition("/")[2]
+    folder, _, file = inside.rpartition("/")
+    return folder if file[0].isdigit() else f"{folder}/{re.split('[-.]', file)[0]}".lstrip("/")
 
 
 def _patterns(shown: str, name: str, config: str, revision: str | None) -> dict[str, list[str]]:

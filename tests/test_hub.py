@@ -123,6 +123,9 @@ def data_server(tmp_path):
         {"data/train-0.parquet": b"x", "data/test.parquet": b"y"},
     )
     write(tmp_path / "hub" / "datasets" / "script", {"script.py": b""})
+    write(tmp_path / "hub" / "datasets" / "many", {"many.py": b""})
+    two = {"a/train/0000.parquet": b"a", "b/train/0000.parquet": b"b", "b/validation/0000.parquet": b"c"}
+    write(tmp_path / "hub" / "datasets" / "many@parquet", two)
     write(tmp_path / "hub" / "datasets" / "script@parquet", {"script/train/0000.parquet": b"z"})
     with hub_server.serving(tmp_path / "hub") as served:
         yield served
@@ -147,6 +150,7 @@ def from_server(data_server, tmp_path, monkeypatch):
         ("hf:org/plain", "train", ["data/train-0.parquet"]),
         ("hf:org/plain", "test", ["data/test.parquet"]),
         ("hf:script", "train", ["script/train/0000.parquet"]),
+        ("hf:many:b", "train", ["b/train/0000.parquet"]),
     ],
 )
 def test_the_parquet_files_of_a_split_are_downloaded(from_server, name, split, expected):
@@ -163,6 +167,7 @@ def test_the_parquet_files_of_a_split_are_downloaded(from_server, name, split, e
         ("hf:org/glue:sst", "train", "mrpc, cola"),
         ("hf:org/glue:cola", "dev", "train"),
         ("hf:org/plain", "dev", "dev"),
+        ("hf:many", "train", "a/train, b/train"),
         ("hf:org/none", "train", "hf:org/none"),
         ("hf:a/b/c", "train", "ORG/NAME"),
     ],
