@@ -318,7 +318,10 @@ def _file_of(rows: Any, path: str) -> str:
     elif hasattr(rows, "iloc"):
         rows = pyarrow.Table.from_pandas(rows, preserve_index=False)
     elif not isinstance(rows, pyarrow.Table):
-        rows = pyarrow.Table.from_pylist(list(rows))
+        rows = list(rows)
+        # `from_pylist` would take the columns of the first row alone.
+        names = dict.fromkeys(name for row in rows for name in row)
+        rows = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
     buffer = io.BytesIO()
     parquet.write_table(rows, buffer)
     if not files.exists(path) or files.read(path) != buffer.getvalue():

@@ -9,7 +9,7 @@ from pyarrow import parquet
 from support import hub_server
 
 import bert_jax
-from bert_jax import cli, hub
+from bert_jax import cli, hub, library
 from bert_jax.errors import UserError
 
 ROWS = [{"review": f"the {word} is big", "animal": word} for word in ("cat", "dog") * 8]
@@ -40,6 +40,11 @@ def test_rows_from_memory_train_as_those_of_a_file(tmp_path, pretrained):
         log=lines.append, **FIELDS,
     )  # fmt: skip
     assert again.scores == run.scores and len(again.history) == len(run.history)
+
+
+def test_rows_may_lack_a_column_that_later_ones_have(tmp_path):
+    path = library._file_of([{"a": "x"}, {"a": "y", "b": 1}], str(tmp_path / "rows.parquet"))
+    assert parquet.read_table(path).to_pylist() == [{"a": "x", "b": None}, {"a": "y", "b": 1}]
 
 
 @pytest.mark.parametrize("fields", [{"learning_rat": 1.0}, {"every": 1}, {"batch_size": "many"}])
