@@ -1,14 +1,12 @@
-"""Show what is in records, a vocabulary, a checkpoint or a corpus, and what is wrong with it.
+"""Show what is in records, a vocabulary or a checkpoint, and what is wrong with it.
 
     bert-jax inspect records/ vocab.txt runs/mini
-    bert-jax inspect --input_format=wikiextractor --vocab=vocab.txt 'wiki/*'
 
 PATH is a directory of records or a record file (every row is read and its CRCs are checked), a vocab.txt, a
 SentencePiece .model or the tokenizer.json of byte-level BPE, a work directory or one of its checkpoints, a
-Hugging Face folder, the folder of a TF1 checkpoint, or text. Records are those of `bert-jax data`, or those
-of google-research/bert's create_pretraining_data, which --vocab=FILE decodes. A .txt file that is not a
-vocabulary is text; with --input_format all PATHs are files, folders or patterns of one corpus. The exit code
-is 0 if everything is sound, and 1 if something is wrong.
+Hugging Face folder, or the folder of a TF1 checkpoint. Records are those of `bert-jax data`, or those of
+google-research/bert's create_pretraining_data, which --vocab=FILE decodes. The exit code is 0 if everything
+is sound, and 1 if something is wrong.
 """
 
 from __future__ import annotations
@@ -33,11 +31,9 @@ with epy.lazy_imports():
     from bert_jax.data import google, inspection, manifests
     from bert_jax.models import config as model_config
     from bert_jax.workdir import run_directory
-    from data_pipelines import inspect_corpus
-    from data_pipelines import settings as pipeline_settings
 
 
-_KINDS = "records, a vocabulary, a work directory, a checkpoint or text"
+_KINDS = "records, a vocabulary, a work directory or a checkpoint"
 _MOST_PROBLEMS = 20
 _FORMS = {"seed": "{}", "sampling_exponent": "{:g}", "used": "{:.2f} times"}
 _SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")  # named first
@@ -51,13 +47,8 @@ def define_flags(define: Define) -> None:
     """Defines the flags."""
     define.json()
     define.string(
-        "input_format", "Format of the text, as in bert-jax data; all PATHs are then files of one corpus."
-    )
-    define.options(pipeline_settings.CorpusOptions, "text_field")
-    define.string(
         "vocab",
-        "Vocabulary to decode records that other programs made, to compare with that of other records, or to "
-        "count the unknown words of text.",
+        "Vocabulary to decode records that other programs made, or to compare with that of other records.",
     )
 
 
@@ -65,14 +56,10 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     if not args:
         raise UserError(f"inspect needs a PATH: {_KINDS}")
-    if flags["text_field"].present and not flags.input_format:
-        raise UserError("--text_field is for text: give --input_format, or leave the flag out")
-    made: Iterator = (inspect(path, vocab=flags.vocab) for path in args)
-    if flags.input_format:
-        made = iter([inspect_corpus.inspect_corpus(args, flags.input_format, flags.vocab, flags.text_field)])
     sound = True
     try:
-        for report in made:
+        for path in args:
+            report = inspect(path, vocab=flags.vocab)
             sound = sound and not report.problems
             print(json.dumps(dataclasses.asdict(report)) if flags.json else "\n".join(lines(report)))
         return 0 if sound else 1
@@ -88,7 +75,7 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
     Args:
         path: a file or a directory.
         examples: number of decoded rows of each split of records.
-        vocab: the vocabulary of records that other programs made, or of text.
+        vocab: the vocabulary of records that other programs made.
 
     Raises:
         UserError: the content of the path is not known, or has no use for `vocab`.
@@ -101,21 +88,15 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
     is_directory = any(map(google.is_record_file, names)) or {manifests.FILE, "unfinished"} & set(names)
     if is_directory or google.is_record_file(path):
         return inspection.inspect_records(path, vocab or "", examples)
-    is_text = path.endswith(".txt") and not inspect_corpus.looks_like_vocabulary(path)
-    if files.is_file(path) and is_text:
-        return inspect_corpus.inspect_corpus([path], vocab=vocab)
     if vocab:
-        raise UserError(f"--vocab={vocab} has no use for {path}; expected records or text")
+        raise UserError(f"--vocab={vocab} has no use for {path}; expected records")
     if files.is_file(path) and path.endswith((".txt", ".model", ".json")):
         return inspection.inspect_vocabulary(path)
     if "checkpoints" in names or _METADATA in names:
         return inspect_checkpoints(path)
     if "snapshots" in names or (names and formats.find(path)):
         return inspect_model(path)
-    raise UserError(
-        f"{path} contains neither records ({manifests.FILE}), nor a vocabulary, nor checkpoints; if it "
-        "contains text, give its format, as in --input_format=text"
-    )
+    raise UserError(f"{path} contains neither records ({manifests.FILE}), nor a vocabulary, nor checkpoints")
 
 
 def inspect_checkpoints(path: str):
@@ -235,7 +216,7 @@ def _fact_lines(name: str, value: Any) -> Iterator[str]:
     elif name == "sequences_per_row":
         rows = enumerate(value)
         yield "sequences per row: " + ", ".join(f"{i}: {n / sum(value):.1%}" for i, n in rows if n)
-    elif name in ("frequent_lines", "reasons"):
+    elif name == "reasons":
         yield f"{name}: " + ", ".join(f"{key!r} {count:,}" for key, count in value.items())
     elif isinstance(value, dict):
         plain = {key: inner for key, inner in value.items() if not isinstance(inner, dict | list)}

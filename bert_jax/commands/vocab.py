@@ -1,10 +1,6 @@
 """Learn a vocabulary from text: WordPiece, SentencePiece, or byte-level BPE.
 
     bert-jax vocab --input='corpus/*.txt' --output=vocab.txt --size=30522
-    bert-jax vocab --input=domain.txt --add_to=bert-base-uncased --output=terms.txt --size=500
-
-The second command writes the words of a text that the vocabulary of a model splits: those to add to it with
-`bert-jax convert --add_tokens`.
 
 WordPiece vocabularies of 5,000 tokens and more have the special tokens at BERT's ids, smaller ones and
 SentencePiece at 0 to 4 ([PAD], [UNK], [CLS], [SEP], [MASK]); BPE has them in RoBERTa's order, CLS, PAD, SEP,
@@ -15,28 +11,24 @@ text and the flags.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.errors import UserError, file_error
-from bert_jax.io import files, wording
+from bert_jax.errors import file_error
+from bert_jax.io import wording
 from bert_jax.io.progress import Progress
 from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define, read_options
 
 with epy.lazy_imports():
-    from bert_jax import convert, tokenization
     from data_pipelines import vocabulary
 
 
 _HIGH_UNKNOWN_RATE = 0.01
-_OF_WORDS = {"size": 500, "min_frequency": 10}  # defaults with --add_to
 
 
 def define_flags(define: Define) -> None:
@@ -47,9 +39,6 @@ def define_flags(define: Define) -> None:
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     options = read_options(flags, vocabulary.Options)
-    if options.add_to:
-        _find_words(flags, options)
-        return 0
     begun = time.monotonic()
     with _progress(flags.output) as progress:
         trained = vocabulary.train(options, progress)
@@ -105,31 +94,3 @@ def _progress(output: str) -> Iterator[Progress]:
         raise
     except OSError as error:
         raise file_error(f"{error.filename or output}: {error.strerror or error}", error) from error
-
-
-def _find_words(flags: absl_flags.FlagValues, options: vocabulary.Options) -> None:
-    for field in dataclasses.fields(options):
-        # A model says how its text is treated, and a vocabulary alone does not.
-        used = field.name in vocabulary.WORD_OPTIONS or (
-            field.name == "lower_case" and files.is_file(options.add_to)
-        )
-        if field.name in flags and flags[field.name].present and not used:
-            raise UserError(f"--{field.name} has no effect with --add_to; leave it out")
-    given: dict[str, Any] = {name: value for name, value in _OF_WORDS.items() if not flags[name].present}
-    options = dataclasses.replace(options, **given)
-    if files.is_file(options.add_to):
-        tokenizer = tokenization.load(options.add_to, lower_case=options.lower_case)
-    else:
-        _, tokenizer = convert.load_architecture(options.add_to)
-    with _progress(flags.output) as progress:
-        found = vocabulary.find_words(options, tokenizer, progress)
-    first = ", ".join(f"{word.text} {counted(word.count, 'time')}" for word in found.words[:3])
-    print(
-        f"{options.output}: {counted(len(found.words), 'word')}, each at least "
-        f"{counted(options.min_frequency, 'time')} in {wording.size(found.bytes)} of text: {first}, ..."
-    )
-    text = "held-out text" if found.held_out else "this text"
-    print(
-        f"{found.before:.3f} tokens per word of {text}, and {found.after:.3f} with these words in the "
-        "vocabulary"
-    )

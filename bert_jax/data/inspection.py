@@ -37,7 +37,7 @@ _SETTINGS = (  # the entries of manifests that a report has, in this order
     *"sampling_exponent sentence_language languages".split(),
 )
 _COUNTS = ("rows", "sequences", "tokens", "random_next")
-_MOST_HASHES = 1 << 20
+_MOST_HASHES = 1 << 20  # of rows that are kept; of more rows, duplicates are estimated
 
 
 @dataclasses.dataclass
@@ -76,54 +76,6 @@ def text_histogram(counts: list[int], bins: int = 8, width: int = 40) -> list[st
         f"{count / total:6.1%}"
         for low, high, count in zip(edges, edges[1:], sums, strict=False)
     ]
-
-
-class DistinctSample:
-    """Counts the repeats in a stream of any length from the hashes of a sample of its distinct items.
-
-    An item is in the sample if its hash starts with `halvings` zero bits, so either all or none of its copies
-    are. The memory is about 200 MB at most, and 100 MB if few items repeat.
-    """
-
-    def __init__(self, most: int = _MOST_HASHES):
-        self._most = most
-        self._counts: dict[int, int] = {}
-        self._sizes: dict[int, int] = {}  # of the items that have occurred again
-        self._bytes = 0
-        self.halvings = 0
-
-    def add(self, item: bytes) -> None:
-        """Counts an item."""
-        value = int.from_bytes(hashlib.blake2b(item, digest_size=8).digest(), "big")
-        self._bytes += len(item)
-        if value >> (64 - self.halvings):
-            return
-        if value in self._counts:
-            self._sizes[value] = len(item)
-        self._counts[value] = self._counts.get(value, 0) + 1
-        while len(self._counts) > self._most:
-            self.halvings += 1
-            bits = 64 - self.halvings
-            self._counts = {value: count for value, count in self._counts.items() if not value >> bits}
-            self._sizes = {value: size for value, size in self._sizes.items() if not value >> bits}
-
-    def repeats(self) -> int:
-        """Returns the number of items that repeat an earlier one: exact while `halvings` is 0."""
-        return (sum(self._counts.values()) - len(self._counts)) << self.halvings
-
-    def repeated_share(self) -> float:
-        """Returns the share of all items that repeat an earlier one."""
-        total = sum(self._counts.values())
-        return (total - len(self._counts)) / total if total else 0.0
-
-    def repeated_share_of_bytes(self) -> float:
-        """Returns the share of the bytes of all items that are in items which repeat an earlier one."""
-        repeated = sum((self._counts[value] - 1) * size for value, size in self._sizes.items())
-        return (repeated << self.halvings) / self._bytes if self._bytes else 0.0
-
-    def how_estimated(self) -> str:
-        """Returns a description of the sample if the numbers are estimates, or "" if they are exact."""
-        return f"from one in {1 << self.halvings} of the distinct ones" if self.halvings else ""
 
 
 def inspect_vocabulary(path: str) -> Report:
@@ -180,7 +132,7 @@ def inspect_records(path: str, vocab: str = "", examples: int = 3) -> Report:
         entries = [entry for entry in content["files"] if name in ("", entry["name"])]
         if not entries and name:
             continue
-        counts, damaged = _Counts(manifest), 0
+        counts, damaged = _Counts(manifest, sum(entry["rows"] for entry in entries)), 0
         for entry in entries:
             one_file = manifest | {"splits": {split: {"files": [entry]}}}
             for batch, rows, problem in _batches(directory, one_file, split):
@@ -273,7 +225,7 @@ class _Counts:
     `sums["misplaced"]` counts sequences whose [CLS] and [SEP] are not where they belong.
     """
 
-    def __init__(self, manifest: dict[str, Any]):
+    def __init__(self, manifest: dict[str, Any], rows: int):
         self.length, self.special_ids = manifest["max_seq_length"], manifest["special_ids"]
         self.layout = None
         if self.special_ids:
@@ -286,7 +238,8 @@ class _Counts:
         self.sums: collections.Counter[str] = collections.Counter()
         self.sequence_lengths = np.zeros(self.length + 1, np.int64)
         self.per_row = np.zeros(manifest["max_sequences_per_row"] + 1, np.int64)
-        self.rows = DistinctSample()
+        self.every = 1 + rows // _MOST_HASHES
+        self.hashes: set[bytes] = set()
 
     def add(self, batch: dict[str, np.ndarray]) -> None:
         """Adds the rows of a batch."""
@@ -320,7 +273,10 @@ class _Counts:
         self.sequence_lengths += np.bincount(ends - starts, minlength=self.length + 1)
         self.per_row += np.bincount(present.sum(axis=1), minlength=len(self.per_row))
         for row in masked["input_ids"]:
-            self.rows.add(row.tobytes())
+            digest = hashlib.blake2b(row.tobytes(), digest_size=8).digest()
+            if int.from_bytes(digest, "big") % self.every == 0:
+                self.sums["repeats"] += digest in self.hashes
+                self.hashes.add(digest)
 
     def decode(self, tokenizer: tokenization.Tokenizer, batch: dict[str, np.ndarray], row: int) -> list[str]:
         """Returns a line for each sequence of a row, with the positions and tokens that are masked."""
@@ -345,7 +301,7 @@ class _Counts:
             "fill": sums["tokens"] / max(1, sums["rows"] * self.length),
             "random_next_share": sums["random_next"] / max(1, sums["labeled"]),
             "unknown_share": sums["unknown"] / max(1, sums["tokens"]),
-            "duplicate_rows": self.rows.repeats(),
+            "duplicate_rows": sums["repeats"] * self.every,
         }
         if not self.labels:
             del facts["random_next"], facts["random_next_share"]

@@ -58,7 +58,6 @@ MISTAKES = [
     (["plot", "--workdir=none", "--layer=1"], "--layer is not for --workdir"),
     (["plot", "--model=model", "--text=a", "--output=x.html"], "--output=x.html"),
     (["inspect", "none"], "none: no such path"),
-    (["inspect", "texts.txt", "--text_field=a"], "--text_field is for text"),
     (["inspect", "model", "--vocab=vocab.txt"], "--vocab=vocab.txt has no use"),
     (["sweep", "--experiment=none", "--workdir=x"], "none"),
     (["demo", "--workdir=gs://x"], "--workdir=gs://x"),

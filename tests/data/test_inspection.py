@@ -6,12 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from bert_jax import cli, tokenization
 from bert_jax.data import manifests, packed, tfrecord
-from bert_jax.data.inspection import DistinctSample
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(95))]
 
@@ -82,6 +79,12 @@ def inspect(capsys, *arguments):
     return code, json.loads(capsys.readouterr().out)
 
 
+def test_repeated_rows_are_told(records, capsys):
+    rows = sound_rows(100, np.random.default_rng(0))
+    code, report = inspect(capsys, records(rows + rows[:30]))
+    assert code == 1 and report["facts"]["train"]["duplicate_rows"] == 30
+
+
 def test_sound_records(records, capsys):
     directory = records()
     code, report = inspect(capsys, directory)
@@ -131,20 +134,3 @@ def test_another_vocabulary_than_that_of_the_records(records, tmp_path, capsys):
     bpe = Path(__file__).resolve().parents[1] / "testdata" / "bpe"
     code, report = inspect(capsys, directory, f"--vocab={bpe}")
     assert code == 1 and "(kind 'bpe', not 'wordpiece'; " in report["problems"][0]
-
-
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 400), max_size=600), st.integers(20, 500))
-def test_repeats_are_exact_until_there_are_too_many(numbers, most):
-    sample = DistinctSample(most)
-    for number in numbers:
-        sample.add(b"%d" % number)
-    if len(set(numbers)) <= most:
-        expected = 1 - len(set(numbers)) / len(numbers) if numbers else 0
-        assert sample.halvings == 0 and sample.repeats() == len(numbers) - len(set(numbers))
-        assert sample.repeated_share() == pytest.approx(expected)
-        sizes = [sum(len(b"%d" % number) for number in found) for found in (set(numbers), numbers)]
-        in_repeats = 1 - sizes[0] / sizes[1] if numbers else 0
-        assert sample.repeated_share_of_bytes() == pytest.approx(in_repeats)
-    else:
-        assert sample.halvings > 0

@@ -11,11 +11,10 @@ import pytest
 from support import growth
 
 from bert_jax.tasks.question_answering.question_files import read_questions
-from data_pipelines import cleaning, readers, sentences
+from data_pipelines import cleaning, readers, sentences, vocabulary
 from data_pipelines.cleaning import duplicates
 from data_pipelines.readers import documents as plain
 from data_pipelines.readers import wikitext
-from data_pipelines.vocabulary import learners
 
 SIZE = 1 << 20
 pytestmark = pytest.mark.timeout(300)
@@ -103,8 +102,8 @@ OF_ANY_TEXT = {
     "unescape": plain.unescape,
     "plain": lambda text: list(plain.text_document("", text, collections.Counter(), readers.Controls())),
     "short parts": lambda text: list(plain.split_long(text, 1000)),
-    "characters": lambda text: learners.character_counts([text]),
-    "long words": lambda text: learners._LONG_BPE_WORD.sub("", learners._LONG_WORD.sub("", text)),
+    "characters": lambda text: vocabulary.character_counts([text]),
+    "long words": lambda text: vocabulary._LONG_BPE_WORD.sub("", vocabulary._LONG_WORD.sub("", text)),
 }
 
 

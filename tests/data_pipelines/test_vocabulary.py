@@ -16,10 +16,9 @@ from bert_jax.io.progress import Progress
 from bert_jax.tokenization import byte_bpe
 from bert_jax.tokenization.templates import BERT, ROBERTA
 from bert_jax.tokenization.wordpiece import parse_vocabulary
-from data_pipelines import vocabulary
-from data_pipelines.vocabulary import learners, training
+from data_pipelines import readers, vocabulary
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 BPE = {"kind": "bpe", "output": "tokenizer.json"}
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
@@ -73,10 +72,10 @@ def test_a_small_vocabulary_is_compact(text, tmp_path):
 
 
 def test_special_tokens_are_where_bert_has_them():
-    before, after = learners.special_layout(4999)
+    before, after = vocabulary.special_layout(4999)
     assert (before, after) == (SPECIAL, [])
     for size, unused in ((5000, 99), (19999, 99), (20000, 994), (30522, 994)):
-        before, after = learners.special_layout(size)
+        before, after = vocabulary.special_layout(size)
         assert [before.index(name) for name in SPECIAL] == [0, 100, 101, 102, 103]
         assert len(before) == 104
         tokens = before + after
@@ -148,7 +147,7 @@ def test_wrong_flags(text, tmp_path, monkeypatch, capfd, flags):
 def test_a_failure_leaves_the_old_output(text, tmp_path, monkeypatch):
     output = tmp_path / "vocab.txt"
     output.write_text("old")
-    monkeypatch.setitem(vocabulary.TRAINERS, "wordpiece", training.Trainer(lambda *args: 1 / 0, 1000, ()))
+    monkeypatch.setitem(vocabulary.TRAINERS, "wordpiece", vocabulary.Trainer(lambda *args: 1 / 0, 1000, ()))
     with pytest.raises(ZeroDivisionError):
         train(text, "text", str(output), size=600, overwrite=True)
     assert output.read_text() == "old"
@@ -172,7 +171,7 @@ def test_the_exponent_levels_the_languages(two_languages):
     sizes = [os.path.getsize(path) for path in paths]
     shares = {}
     for exponent in (0.7, 0.3):
-        parts = training.sample(
+        parts = vocabulary.sample(
             vocabulary.Options(input=tuple(paths), output="", seed=1, sampling_exponent=exponent),
             400_000,
             Progress(io.StringIO()),
@@ -181,9 +180,60 @@ def test_the_exponent_levels_the_languages(two_languages):
         assert min(part.times for part in parts) == 1 and parts[0].times < 1.1
         learned, progress = collections.Counter(), Progress(io.StringIO())
         progress.start("learning")
-        for document in training._documents(parts, progress):
+        for document in vocabulary._documents(parts, progress):
             learned[document.key.partition(".")[0]] += document.size
         shares[exponent] = learned["small"] / learned.total()
         expected = sizes[1] ** exponent / sum(size**exponent for size in sizes)
         assert shares[exponent] == pytest.approx(expected, rel=0.005)
     assert shares[0.3] > shares[0.7] > 2 * sizes[1] / sum(sizes)
+
+
+def test_the_sample_is_bounded_and_spread(tmp_path):
+    paths = []
+    for number in range(10):
+        path = tmp_path / f"{number}.txt"
+        path.write_text("".join(f"Word{number}x number {i} is here.\n\n" for i in range(4000)))
+        paths.append(str(path))
+
+    def sampled(seed):
+        options = vocabulary.Options(input=tuple(paths), output="", input_format="text", seed=seed)
+        (part,) = vocabulary.sample(options, 100_000, Progress(io.StringIO()))
+        return part.training, part.held_out
+
+    sample, held_out = sampled(seed=1)
+    assert 90_000 < sum(d.size for d in sample + held_out) < 200_000
+    assert len({document.key.split(":")[0] for document in sample}) >= 2
+    assert sampled(seed=1)[0] == sample != sampled(seed=2)[0]
+    assert not {d.key for d in sample} & {d.key for d in held_out}
+
+
+def learned(learn, kind, path, *passages, **flags):
+    options = vocabulary.Options(input=("text",), output=str(path), kind=kind, **flags)
+    documents = [readers.Document(f"text:{i}", lines, True) for i, lines in enumerate(passages)]
+    path.write_bytes(learn(documents, options, Progress(io.StringIO())))
+    return tokenization.load(str(path))
+
+
+def long_line(size):
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcdefghijklm", k=rng.randint(2, 9))) for _ in range(300)]
+    return " ".join(rng.choices(words, k=size))
+
+
+@pytest.mark.parametrize("space", [" ", ""])
+def test_sentencepiece_learns_from_long_lines(tmp_path, space):
+    line = f"{long_line(35_000)}{space}{space.join(['öäü'] * 3000)}"
+    flags = {"size": 500, "lower_case": False}
+    path = tmp_path / "vocab.model"
+    tokenizer = learned(vocabulary.learn_sentence_piece, "sentencepiece", path, (line,), **flags)
+    assert any("öäü" in token for token in tokenizer.tokens)
+    assert tokenizer.unk_id not in tokenizer.encode_batch([line])[0]
+
+
+@pytest.mark.timeout(120)  # minutes, if the trainer gets the word
+@pytest.mark.parametrize("letters", ["acgt", "01", "=-", " \t"])
+def test_byte_bpe_is_not_slow_on_a_long_word(tmp_path, letters):
+    word = "x" + "".join(random.Random(0).choices(letters, k=300_000)) + "x"
+    path, texts = tmp_path / "tokenizer.json", ((long_line(10_000),), (word, "another line"))
+    tokenizer = learned(vocabulary.learn_byte_bpe, "bpe", path, *texts, size=700)
+    assert tokenizer.decode(tokenizer.encode_batch([word])[0]) == word

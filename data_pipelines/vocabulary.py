@@ -1,0 +1,560 @@
+"""Trains vocabularies: WordPiece as `vocab.txt`, SentencePiece as `.model`, byte-level BPE as `.json`.
+
+The text is a sample of a corpus. A part of it is held out, and the vocabulary is measured on it. The result
+depends on the text, the options and the versions of the libraries, not on the number of cores.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+import io
+import itertools
+import json
+import random
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import sentencepiece
+import tokenizers
+from tokenizers import models, pre_tokenizers, trainers
+
+from bert_jax import tokenization
+from bert_jax.errors import UserError
+from bert_jax.io import atomic, checks
+from bert_jax.io.progress import Progress
+from bert_jax.tokenization import Tokenizer, byte_bpe, interface, normalization, sentence_piece, templates
+from bert_jax.tokenization.interface import SPECIAL_TOKENS
+from bert_jax.tokenization.wordpiece import CONTINUATION
+from data_pipelines import languages, readers, sentences
+from data_pipelines.readers.documents import split_long
+from data_pipelines.settings import REQUIRED, CorpusOptions, flag
+from data_pipelines.stages import google_text
+
+_HELD_OUT_BYTES = 2_000_000
+LEAST_COVERAGE = 0.999
+# The special tokens of byte-level BPE, by the value of `Options.special_tokens`.
+BPE_FAMILIES = {"roberta": byte_bpe.ROBERTA_TOKENS, "bert": byte_bpe.BERT_TOKENS}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(CorpusOptions):
+    """The options that determine a vocabulary; the flags of `bert-jax vocab`."""
+
+    output: str = flag(
+        REQUIRED,
+        "File to write: NAME.txt for WordPiece, NAME.model for SentencePiece, NAME.json for BPE.",
+        required="FILE, the vocabulary to write",
+    )
+    overwrite: bool = flag(False, "Replace the output if it exists.")
+    size: int = flag(
+        30522,
+        "Number of tokens. WordPiece: from 5,000 tokens on, [PAD] is 0 and [UNK] [CLS] [SEP] [MASK] are 100 "
+        "to 103, with [unused] tokens between, and from 20,000 on up to 998; below 5,000 they are 0 to 4. "
+        "BPE: the special tokens are 0 to 4, and the bytes 5 to 260.",
+    )
+    kind: str = flag("wordpiece", "Kind of vocabulary.", choices=tuple(tokenization.KINDS))
+    lower_case: bool | None = flag(
+        None, "Lower-case the text and strip accents. Default: true; BPE keeps all text."
+    )
+    seed: int = 12345  # of the sample
+    sample_bytes: int = 0  # of text to learn from; 0: 200 MB, or 30 MB for SentencePiece
+    sampling_exponent: float = flag(
+        1.0,
+        "For several languages, one --input each: the share of a language in the sample is proportional to "
+        "its size to the power of this exponent; 0.7 in multilingual BERT.",
+    )
+    character_coverage: float = flag(
+        0.99995,
+        "Fraction of the characters of the text that the tokens must cover; the rarest characters get none. "
+        "Not for BPE, which covers all.",
+    )
+    min_frequency: int = flag(
+        2, "WordPiece and BPE: how often a pair of tokens must occur to become a token."
+    )
+    normalizer: str = flag(
+        "bert",
+        'SentencePiece: how text is normalized, as in `data`; albert also gives each of ( ) " - . \u2013 '
+        "\u00a3 \u20ac a piece of its own.",
+        choices=("bert", "albert"),
+    )
+    special_tokens: str = flag(
+        "roberta",
+        "BPE: the family whose special tokens and rows it has: <s> </s> <pad> <unk> <mask> of RoBERTa, or "
+        "[CLS] [SEP] [PAD] [UNK] [MASK], as ModernBERT has them.",
+        choices=tuple(BPE_FAMILIES),
+    )
+
+    @property
+    def folded(self) -> bool:
+        """Whether the text is lower-cased and its accents are stripped."""
+        return self.kind != "bpe" if self.lower_case is None else self.lower_case
+
+
+_BATCH = 1000  # texts
+_LONG_WORD = re.compile(rf"\S{{{google_text.MAX_WORD_CHARACTERS + 1},}}")
+
+
+def special_layout(size: int) -> tuple[list[str], list[str]]:
+    """Returns the first tokens of a WordPiece vocabulary of this size, as in the released ones.
+
+    With at least 20,000 tokens it has [PAD] 0, [unused0..98] 1 to 99, [UNK] 100, [CLS] 101, [SEP] 102, [MASK]
+    103, and [unused99..993] 104 to 998. With 5,000 to 19,999 tokens it has no [unused] tokens after [MASK]. A
+    smaller one has [PAD], [UNK], [CLS], [SEP] and [MASK] as 0 to 4.
+
+    Returns:
+        The tokens up to [MASK], and the [unused] tokens after it.
+    """
+    if size < 5_000:
+        return list(SPECIAL_TOKENS.values()), []
+    pad, *others = SPECIAL_TOKENS.values()
+    before = [pad, *(f"[unused{i}]" for i in range(99)), *others]
+    return before, [f"[unused{i}]" for i in range(99, 994)] if size >= 20_000 else []
+
+
+def learn_wordpiece(documents: Iterable[readers.Document], options: Options, progress: Progress) -> bytes:
+    """Learns WordPieces as byte-pair merges, since google-research/bert never released its own trainer.
+
+    The trainer of `tokenizers` numbers characters in the order of a hash table, which differs between
+    processes, and breaks ties by these numbers. Therefore the characters are passed to it in a fixed order,
+    as if they were special tokens.
+    """
+    normalize = google_text.normalizer(options.folded, strip_accents=options.folded)
+    texts = [_LONG_WORD.sub(" ", normalize(p)) for document in documents for p in document.passages]
+    before, after = special_layout(options.size)
+    room = options.size - len(before) - len(after)
+    alphabet = _alphabet(character_counts(texts), options.character_coverage, room, options.size)
+    rust = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]", continuing_subword_prefix=CONTINUATION))
+    rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=room,
+        min_frequency=options.min_frequency,
+        special_tokens=alphabet,
+        continuing_subword_prefix=CONTINUATION,
+        show_progress=False,
+    )
+    interface.parallelism()
+    rust.train_from_iterator(_without_rare(texts, set(alphabet), progress), trainer)
+    learned = sorted(rust.get_vocab().items(), key=lambda item: item[1])
+    tokens = [*before, *after, *(token for token, _ in learned)]
+    return "".join(token + "\n" for token in tokens).encode()
+
+
+def character_counts(texts: Sequence[str]) -> collections.Counter[str]:
+    """Returns how often each character occurs in texts."""
+    counts = np.zeros(sys.maxunicode + 1, np.int64)
+    for begin in range(0, len(texts), _BATCH):
+        # A Counter takes five times as long, 15 s for a sample of the largest size.
+        together = "".join(texts[begin : begin + _BATCH]).encode("utf-32-le", "surrogatepass")
+        found = np.bincount(np.frombuffer(together, np.uint32))
+        counts[: len(found)] += found
+    return collections.Counter({chr(code): int(counts[code]) for code in np.flatnonzero(counts)})
+
+
+def _alphabet(counts: collections.Counter[str], character_coverage: float, room: int, size: int) -> list[str]:
+    """Returns the one-character tokens that cover the text, sorted, at most `room`.
+
+    A character gets a token and, if it can be inside a word, one that continues a word.
+    """
+    found = sorted(
+        ((n, c) for c, n in counts.items() if not c.isspace()), key=lambda item: (-item[0], item[1])
+    )
+    total = sum(n for n, _ in found)
+    if not total:
+        raise UserError("the corpus has no words; expected text")
+    alphabet: list[str] = []
+    covered = 0
+    for number, character in found:
+        forms = [character] if google_text.is_alone(character) else [character, CONTINUATION + character]
+        if covered >= character_coverage * total or len(alphabet) + len(forms) > room:
+            break
+        alphabet += forms
+        covered += number
+    if covered < min(character_coverage, LEAST_COVERAGE) * total:
+        raise UserError(f"--size={size} is too small: it covers {covered / total:.2%} of the characters")
+    return sorted(alphabet)
+
+
+def _without_rare(texts: list[str], alphabet: set[str], progress: Progress) -> Iterator[list[str]]:
+    """Yields batches of texts without the words that contain a character outside the alphabet."""
+    known = "".join(re.escape(token) for token in sorted(alphabet) if len(token) == 1)
+    rare = re.compile(f"[^\\s{known}]")
+    progress.start("counting words", sum(map(len, texts)), "MB", 1e-6)
+    for begin in range(0, len(texts), _BATCH):
+        batch = texts[begin : begin + _BATCH]
+        progress.advance(sum(map(len, batch)))
+        yield [
+            " ".join(word for word in text.split() if not rare.search(word)) if rare.search(text) else text
+            for text in batch
+        ]
+    progress.start("learning tokens")
+
+
+_ALBERT_SYMBOLS = list('()"-.\u2013\u00a3\u20ac')  # of google-research/albert's vocabularies
+_LONGEST_LINE = 1 << 16  # bytes; SentencePiece ignores longer lines
+_THREADS = 16  # the result depends on it, so it is not the number of cores
+
+
+def learn_sentence_piece(
+    documents: Iterable[readers.Document], options: Options, progress: Progress
+) -> bytes:
+    """Learns a unigram model, in which [PAD], [UNK], [CLS], [SEP] and [MASK] have the ids 0 to 4."""
+    model = io.BytesIO()
+    normalize = sentence_piece.albert_normalizer(options.folded, options.folded)
+    if options.normalizer == "bert":
+
+        def normalize(line: str) -> str:
+            return normalization.fold(normalization.clean(line), options.folded, options.folded)
+
+    def lines() -> Iterator[str]:
+        for document in documents:
+            for line in sentences.split(document):
+                # A character has up to 4 bytes.
+                yield from split_long(normalize(line), _LONGEST_LINE // 4)
+        progress.start("learning tokens")
+
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=lines(),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=options.size,
+            hard_vocab_limit=False,
+            character_coverage=options.character_coverage,
+            normalization_rule_name="nmt_nfkc",
+            pad_id=0,
+            unk_id=1,
+            bos_id=2,
+            eos_id=3,
+            pad_piece="[PAD]",
+            unk_piece="[UNK]",
+            bos_piece="[CLS]",
+            eos_piece="[SEP]",
+            control_symbols=["[MASK]"],
+            user_defined_symbols=_ALBERT_SYMBOLS if options.normalizer == "albert" else [],
+            max_sentence_length=_LONGEST_LINE,
+            num_threads=_THREADS,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"SentencePiece can't learn --size={options.size} tokens from this text: {reason}"
+        ) from None
+    return model.getvalue()
+
+
+_LONGEST_BPE_WORD = 1000  # characters; the time of the trainer grows with the square of the length of a word
+# Longer words of GPT-2's pattern: letters, digits, other marks, or whitespace.
+_LONG_BPE_WORD = re.compile(
+    "|".join(f"{kind}{{{_LONGEST_BPE_WORD + 1},}}" for kind in (r"[^\W\d_]", r"\d", r"(?:[^\w\s]|_)", r"\s"))
+)
+
+
+def learn_byte_bpe(documents: Iterable[readers.Document], options: Options, progress: Progress) -> bytes:
+    """Learns byte-level BPE: the special tokens, the 256 bytes, and the merges."""
+    special_tokens = BPE_FAMILIES[options.special_tokens]
+    template = templates.NAMED[options.special_tokens]
+    alphabet = sorted(byte_bpe.characters_of_bytes().values())
+    if options.size < (least := len(special_tokens) + len(alphabet)):
+        raise UserError(f"--size={options.size} is too small: expected at least {least}")
+    rust = tokenizers.Tokenizer(models.BPE())
+    rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=options.size,
+        min_frequency=options.min_frequency,
+        special_tokens=list(special_tokens.values()),
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    interface.parallelism()
+    rust.train_from_iterator(_bpe_batches(documents, progress), trainer)
+    model = json.loads(rust.to_str())["model"]
+    merges = [" ".join(merge) for merge in model["merges"]]
+    return byte_bpe.serialized(byte_bpe.tokenizer_json(model["vocab"], merges, special_tokens, template))
+
+
+def _bpe_batches(documents: Iterable[readers.Document], progress: Progress) -> Iterator[list[str]]:
+    """Yields the passages; except for the first of a document they begin with a space, as in records."""
+    batch: list[str] = []
+    blank = True
+    for document in documents:
+        for i, passage in enumerate(document.passages):
+            blank = blank and passage.isspace()
+            passage = normalization.without_surrogates(passage)
+            if len(passage) > _LONGEST_BPE_WORD:  # such as a DNA sequence
+                passage = _LONG_BPE_WORD.sub(lambda word: word[0][:_LONGEST_BPE_WORD], passage)
+            batch.append(f" {passage}" if i else passage)
+        if len(batch) >= _BATCH:
+            yield batch
+            batch = []
+    if blank:
+        raise UserError("the corpus has no words; expected text")
+    yield batch
+    progress.start("learning tokens")
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The sample of one input.
+
+    Attributes:
+        name: the input, as it was given.
+        training: the documents to train on.
+        held_out: the documents that are held out; none if the corpus has too few passages.
+        times: how often the documents are used in training; some of them once more than the others.
+    """
+
+    name: str
+    training: list[readers.Document]
+    held_out: list[readers.Document]
+    times: float = 1.0
+
+    @property
+    def bytes(self) -> int:
+        """The size of the documents to train on, in bytes."""
+        return _size(self.training)
+
+    @property
+    def measured(self) -> list[readers.Document]:
+        """The documents on which a vocabulary is measured."""
+        return self.held_out or self.training
+
+
+def _size(documents: Iterable[readers.Document]) -> int:
+    return sum(document.size for document in documents)
+
+
+def _passages(documents: Iterable[readers.Document]) -> Iterator[str]:
+    return itertools.chain.from_iterable(document.passages for document in documents)
+
+
+def sample(options: Options, sample_bytes: int, progress: Progress) -> list[Part]:
+    """Samples each input separately, or, if `sampling_exponent` is 1, all inputs as one.
+
+    The share of an input in what is learned is proportional to the size of its files raised to the power of
+    `sampling_exponent`: 1 keeps the proportions, and multilingual BERT uses 0.7. An input that is smaller
+    than its share is used several times, and the input that has the most text for its share is used once.
+
+    Args:
+        options: the options of the vocabulary; a multilingual corpus has one input per language.
+        sample_bytes: the size of the sample of all inputs together.
+        progress: shows how much has been read; the caller closes it.
+
+    Raises:
+        UserError: there is no text, or a file is in two of the inputs.
+    """
+    exponent = options.sampling_exponent
+    if exponent == 1:
+        paths = readers.list_inputs(options.input, options.output)
+        divided = [languages.Language(", ".join(options.input), tuple(paths))]
+    else:
+        divided = languages.divide(options.input, options.output)
+    every = [path for one in divided for path in one.paths]
+    format = readers.resolve_format(every, options.input_format, options.text_field)
+    options = dataclasses.replace(options, input_format=format)
+    sizes = [sum(map(readers.file_size, one.paths)) for one in divided]
+    weights = [size**exponent for size in sizes]
+    parts = []
+    for one, weight in zip(divided, weights, strict=True):
+        wanted = max(1000, int(sample_bytes * weight / sum(weights)))
+        documents = _draw(one.paths, wanted, options, progress)
+        parts.append(Part(one.name, *_hold_out(documents, options.seed)))
+    # Compressed text is larger than its file, so these numbers depend on what was read.
+    once = max(part.bytes / weight for part, weight in zip(parts, weights, strict=True))
+    return [
+        dataclasses.replace(part, times=round(once * weight / max(1, part.bytes), 9))
+        for part, weight in zip(parts, weights, strict=True)
+    ]
+
+
+def _draw(
+    paths: Sequence[str], sample_bytes: int, options: Options, progress: Progress
+) -> list[readers.Document]:
+    """Returns the documents of byte ranges at random positions in the files, sorted by key."""
+    total = sum(map(readers.file_size, paths))
+    format, text_field = options.input_format, options.text_field
+    target = max(1 << 16, min(1 << 22, sample_bytes // 16))
+    ranges = readers.split_ranges(paths, target, format)
+    share = min(1.0, sample_bytes / total)
+    random.Random(options.seed).shuffle(ranges)
+    drawn: list[readers.Document] = []
+    size = 0
+    # The size of the text in compressed files is not known in advance.
+    known = all(range_.end is not None for range_ in ranges)
+    progress.start("reading", min(total, sample_bytes) if known else None, "MB", 1e-6)
+    for range_ in ranges:
+        # Of a file that cannot be split, such as a compressed one or a table, the beginning is used.
+        whole = range_.end is None or range_.size > 2 * target
+        quota = int(sample_bytes * range_.size / total) + 1 if whole else sample_bytes
+        goal = min(sample_bytes, size + quota)
+        if share < 1 and size >= sample_bytes:
+            break
+        for document in readers.read_documents(range_, format, text_field=text_field):
+            drawn.append(document)
+            size += document.size
+            progress.at(size)
+            if size >= goal:
+                break
+    if not size:
+        raise UserError(readers.no_text(paths, format))
+    # The order of the ranges is random. The documents are sorted, so that equal samples are equal lists.
+    return sorted(drawn, key=lambda document: document.key)
+
+
+def _hold_out(
+    documents: Sequence[readers.Document], seed: int
+) -> tuple[list[readers.Document], list[readers.Document]]:
+    """Returns the documents to train on, and those that are held out: about every twentieth, or fewer."""
+    out = [_hash(document.key, seed) % 20 == 0 for document in documents]
+    if len(documents) >= 20 and 1 <= sum(out) <= len(documents) // 2:
+        training: list[readers.Document] = []
+        held_out: list[readers.Document] = []
+        size = 0
+        for document, one in zip(documents, out, strict=True):
+            chosen = one and size < _HELD_OUT_BYTES
+            (held_out if chosen else training).append(document)
+            size += document.size if chosen else 0
+        return training, held_out
+    # There are too few documents: every twentieth of their passages is held out.
+    parts = [
+        [
+            dataclasses.replace(document, passages=passages)
+            for document in documents
+            if (passages := tuple(p for i, p in enumerate(document.passages) if (i % 20 == 19) == held_out))
+        ]
+        for held_out in (False, True)
+    ]
+    return parts[0], parts[1]
+
+
+def _hash(key: str, seed: int) -> int:
+    content = f"{seed} {key}".encode("utf-8", "surrogatepass")  # the name of a file need not be UTF-8
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
+
+class Trainer(NamedTuple):
+    """How vocabularies of one kind are trained."""
+
+    learn: Callable[[Iterable[readers.Document], Options, Progress], bytes]
+    sample_bytes: int  # default size of the sample; SentencePiece needs 20 times as much memory
+    unused: tuple[str, ...]  # the options that have no effect, and may not be given
+
+
+TRAINERS = {
+    "wordpiece": Trainer(learn_wordpiece, 200_000_000, ("special_tokens", "normalizer")),
+    "sentencepiece": Trainer(learn_sentence_piece, 30_000_000, ("min_frequency", "special_tokens")),
+    "bpe": Trainer(learn_byte_bpe, 200_000_000, ("character_coverage", "normalizer")),
+}
+
+
+class Measured(NamedTuple):
+    """Statistics of the vocabulary on a text."""
+
+    input: str  # from which the text is
+    words: int  # as separated by whitespace
+    tokens_per_word: float
+    unknown_rate: float  # the share of [UNK] among the tokens
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A trained vocabulary, and its statistics on held-out text.
+
+    Attributes:
+        path: the file of the vocabulary.
+        size: its number of tokens, at most the requested one; a small corpus may yield fewer.
+        parts: the sample of each input, or that of all inputs together if they are not weighted.
+        measured: the statistics on the held-out text of each part, or on its training text if nothing is
+            held out.
+    """
+
+    path: str
+    size: int
+    parts: tuple[Part, ...]
+    measured: tuple[Measured, ...]
+
+
+def train(options: Options, progress: Progress | None = None) -> Trained:
+    """Trains a vocabulary on a sample of a corpus and writes it.
+
+    The memory depends on the sample: about 5 times its size for WordPiece and BPE, and 20 times for
+    SentencePiece.
+
+    Args:
+        options: the options of the vocabulary.
+        progress: shows the progress; the caller closes it.
+
+    Raises:
+        UserError: an option is out of range, the output exists, the corpus has no or too little text, or
+            `size` is too small for the special tokens and the characters.
+        OSError: a file cannot be read or written.
+    """
+    _check(options)
+    trainer = TRAINERS[options.kind]
+    progress = progress or Progress(io.StringIO())
+    parts = sample(options, options.sample_bytes or trainer.sample_bytes, progress)
+    checks.check_output_file(options.output)
+    progress.start("normalizing", int(sum(part.bytes * part.times for part in parts)), "MB", 1e-6)
+    content = trainer.learn(_documents(parts, progress), options, progress)
+    progress.start("measuring")
+    atomic.write_file(options.output, content)
+    tokenizer = tokenization.load(options.output, lower_case=options.folded, normalizer=options.normalizer)
+    return Trained(
+        path=options.output,
+        size=tokenizer.vocab_size,
+        parts=tuple(parts),
+        measured=tuple(_measure(part.name, tokenizer, part.measured) for part in parts),
+    )
+
+
+def _documents(parts: Sequence[Part], progress: Progress) -> Iterator[readers.Document]:
+    for part in parts:
+        whole, rest = divmod(part.times, 1)
+        some = sorted(part.training, key=lambda document: _hash(document.key, 0))
+        for document in (*some[: round(rest * len(some))], *part.training * int(whole)):
+            yield document
+            progress.advance(document.size)
+
+
+def _check(options: Options) -> None:
+    """Raises UserError for an option that is out of range, and for an output that cannot be written."""
+    trainer = TRAINERS.get(options.kind)
+    ending = tokenization.KINDS[options.kind].ending if trainer else ""
+    bpe_cases = options.kind != "bpe" or not options.lower_case
+    rules = [
+        ("kind", trainer is not None, " or ".join(TRAINERS)),
+        ("size", options.size >= 100, "at least 100"),
+        ("sample_bytes", not 0 < options.sample_bytes < 1000, "0, or at least 1000"),
+        ("character_coverage", LEAST_COVERAGE <= options.character_coverage <= 1, f"{LEAST_COVERAGE} to 1"),
+        ("min_frequency", options.min_frequency >= 1, "at least 1"),
+        ("sampling_exponent", 0 < options.sampling_exponent <= 1, "over 0, and at most 1"),
+        ("normalizer", options.normalizer in ("bert", "albert"), "bert or albert"),
+        ("special_tokens", options.special_tokens in BPE_FAMILIES, " or ".join(BPE_FAMILIES)),
+        ("lower_case", bpe_cases, "no such flag with --kind=bpe, which keeps the case of a text"),
+        ("output", options.output.endswith(ending), f"a file name that ends in {ending}"),
+    ]
+    defaults = {field.name: field.default for field in dataclasses.fields(options)}
+    rules += [
+        (name, getattr(options, name) == defaults[name], f"no such flag with --kind={options.kind}")
+        for name in (trainer.unused if trainer else ())
+    ]
+    for name, valid, expected in rules:
+        if not valid:
+            raise UserError(f"--{name}={getattr(options, name)}: expected {expected}")
+    checks.check_free(options.output, options.overwrite)
+
+
+def _measure(name: str, tokenizer: Tokenizer, text: Sequence[readers.Document]) -> Measured:
+    words = tokens = unknown = 0
+    passages = _passages(text)
+    while batch := list(itertools.islice(passages, 1000)):
+        words += sum(len(passage.split()) for passage in batch)
+        for ids in tokenizer.encode_batch(batch):
+            tokens += len(ids)
+            unknown += ids.count(tokenizer.unk_id)
+    return Measured(name, words, tokens / max(1, words), unknown / max(1, tokens))
