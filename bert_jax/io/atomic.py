@@ -7,6 +7,7 @@ themselves. A process that is killed may leave NAME.tmp-* behind, which can be d
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import uuid
@@ -69,9 +70,11 @@ def is_written_in_place(path: str) -> bool:
 
 
 def _unique(path: str, infix: str) -> str:
-    folder, name = os.path.split(path)
-    begin = os.fsencode(name)[:_NAME_BYTES].decode(errors="ignore")
-    return os.path.join(folder, f"{begin}{infix}{uuid.uuid4().hex}")
+    return os.path.join(os.path.dirname(path), f"{_beginning(path)}{infix}{uuid.uuid4().hex}")
+
+
+def _beginning(path: str) -> str:
+    return os.fsencode(os.path.basename(path))[:_NAME_BYTES].decode(errors="ignore")
 
 
 def final_name(name: str) -> str:
@@ -154,7 +157,11 @@ def replace_directory(path: files.PathLike) -> Iterator[str]:
     stays = os.path.isdir(path) and (os.path.ismount(path) or os.path.samefile(path, os.getcwd()))
     folder = path if stays else os.path.dirname(path)
     files.make_directory(folder)
-    with scratch.directory(folder) as temporary:
+    prefix = ".bert_jax-"
+    if not stays:  # Else a directory that a killed process left may have the old content.
+        prefix += f"{_beginning(path)}-"
+        _remove_abandoned(folder, prefix)
+    with scratch.directory(folder, prefix) as temporary, _locked(temporary):
         made, replaced = os.path.join(temporary, "new"), _unique(path, _REPLACED)
         os.mkdir(made)
         yield made
@@ -169,6 +176,29 @@ def replace_directory(path: files.PathLike) -> Iterator[str]:
         else:
             os.rename(made, path)
         _sync(folder)
+
+
+@contextlib.contextmanager
+def _locked(folder: str) -> Iterator[bool]:
+    """Yields True if a directory could be locked, which it is until the block or the process ends."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_locked = True
+        except OSError:  # Another process holds it, or the file system has no locks.
+            is_locked = False
+        yield is_locked
+    finally:
+        os.close(descriptor)
+
+
+def _remove_abandoned(folder: str, prefix: str) -> None:
+    """Removes the temporary directories of processes that were killed while they made the same output."""
+    for name in filter(lambda name: name.startswith(prefix), files.names(folder)):
+        with contextlib.suppress(OSError), _locked(path := os.path.join(folder, name)) as is_abandoned:
+            if is_abandoned:
+                shutil.rmtree(path)
 
 
 def _moves(names: Sequence[str], source: str, target: str) -> list[tuple[str, str]]:

@@ -25,10 +25,10 @@ def system_directory() -> str:
 
 
 @contextlib.contextmanager
-def directory(parent: str | None = None) -> Iterator[str]:
+def directory(parent: str | None = None, prefix: str = ".bert_jax-") -> Iterator[str]:
     """Yields a new local directory, in `parent` or the system's directory, and removes it afterwards."""
     parent = parent or system_directory()
-    with tempfile.TemporaryDirectory(prefix=".bert_jax-", dir=parent, ignore_cleanup_errors=True) as path:
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as path:
         yield path
 
 

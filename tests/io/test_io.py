@@ -155,6 +155,11 @@ def test_what_a_killed_process_was_replacing_is_restored(tmp_path, capsys):
         atomic.restore_directory(model)
         assert files_under(model) == {"a": content}
         assert ("was restored" in capsys.readouterr().err) == (moment == 1)
+        with atomic.replace_directory(model):  # and what is left of a killed process alone is removed
+            assert len(os.listdir(model.parent)) == 2
+            with atomic.replace_directory(model):
+                assert len(os.listdir(model.parent)) == 3
+        assert os.listdir(model.parent) == ["model"]
 
 
 def test_temporary_directories_are_removed(tmp_path, monkeypatch):
