@@ -1,4 +1,9 @@
-"""Saves the steps of a run in the background, keeps the newest, and restores the newest that is intact."""
+"""Saves the steps of a run in the background, keeps the newest, and restores the newest that is intact.
+
+orbax's CheckpointManager would only replace what deletes old steps: it neither verifies steps nor sets
+damaged ones aside, does not flush the new step before it deletes an old one, and cannot read
+`checkpoints/STEP/`, the layout of all runs so far.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,6 @@ import contextlib
 import functools
 import itertools
 import os
-import re
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Any
@@ -26,7 +30,6 @@ from bert_jax.checkpoint.reading import (
     absolute,
     agree,
     is_committed,
-    is_step,
     list_steps,
     one_line,
     read_state,
@@ -38,8 +41,7 @@ from bert_jax.io.wording import counted
 from bert_jax.parallel import collective
 
 _TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a directory that orbax has not completed
-_BAD, _ABANDONED, _DELETING = "bad-", "abandoned-", "deleting-"
-_DAMAGED = re.compile(rf"{_BAD}(\d+)(-\d+)?")  # the name of a step that was set aside
+_BAD, _DELETING = "bad-", "deleting-"
 _DIVIDED = 1 << 20  # bytes of a part, from which on several devices write one replicated array
 
 
@@ -208,8 +210,7 @@ class Checkpointer:
             try:
                 state = agree(functools.partial(read_state, path, abstract_state))
             except Damaged as error:
-                rename = functools.partial(self._rename, str(step), f"{_BAD}{step}", str(error))
-                collective.call_in_primary(rename)
+                collective.call_in_primary(functools.partial(self._set_aside, step, str(error)))
                 lost.append(step)
                 continue
             if lost:
@@ -234,21 +235,6 @@ class Checkpointer:
         """Returns the steps that process 0 sees, oldest first; other file systems may show changes later."""
         return collective.call_in_primary(self.steps)
 
-    def abandon_after(self, step: int) -> None:
-        """Waits for the last save, and renames the steps after `step` to `abandoned-STEP`.
-
-        The damaged ones are renamed too, so that they do not keep the run from going back to its start.
-        """
-        self.wait()
-
-        def rename() -> None:
-            for name in files.names(self.path):
-                number = _DAMAGED.sub(r"\1", name)
-                if is_step(number) and int(number) > step:
-                    self._rename(name, f"{_ABANDONED}{number}", f"the run goes back to step {step}")
-
-        collective.call_in_primary(rename)
-
     def delete(self, step: int) -> None:
         """Deletes a step, if it exists, because the run repeats it, with other parameters."""
         collective.call_in_primary(lambda: self._delete({step}.intersection(self.steps())))
@@ -260,13 +246,13 @@ class Checkpointer:
     def _primary_sees(self, path: str) -> bool:
         return collective.call_in_primary(lambda: files.exists(path) and is_committed(path))
 
-    def _rename(self, name: str, new: str, why: str) -> None:
-        names, target = files.names(self.path), new
+    def _set_aside(self, step: int, why: str) -> None:
+        names, target = files.names(self.path), f"{_BAD}{step}"
         for number in itertools.count(2):
             if target not in names:
                 break
-            target = f"{new}-{number}"
-        path = os.path.join(self.path, name)
+            target = f"{_BAD}{step}-{number}"
+        path = os.path.join(self.path, str(step))
         files.move(path, os.path.join(self.path, target))
         self._log(f"warning: {path} is set aside as {target}: {why}")
 

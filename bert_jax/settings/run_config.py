@@ -260,16 +260,8 @@ class MeshConfig(Part):
 class CheckpointConfig(Part):
     """When checkpoints are saved, and which of them stay."""
 
-    every: int = free(
-        1000,
-        "steps between two checkpoints; 0: at the end alone. A change has no effect on what is computed, "
-        "unless a run goes back to one of them after `max_skipped_steps`",
-    )
-    keep: int = free(
-        3,
-        "number of newest checkpoints to keep. A change has the same effect as one of `checkpoint.every`",
-        minimum=1,
-    )
+    every: int = free(1000, "steps between two checkpoints; 0: at the end alone")
+    keep: int = free(3, "number of newest checkpoints to keep", minimum=1)
     keep_every: int = free(0, "checkpoints of multiples of this step stay too; 0: none")
 
 
@@ -333,10 +325,8 @@ class RunConfig(Part):
     )
     max_skipped_steps: int = free(
         20,
-        "number of consecutive skipped steps at which the run returns to its newest good checkpoint, or to "
-        "its start if there is none, and omits the batches up to the last of these steps; the second time, "
-        "it is an error. A step is skipped if its loss, "
-        "gradient, new parameters or new optimizer state is not finite",
+        "number of consecutive skipped steps at which the run ends with an error. A step is skipped if its "
+        "loss, gradient, new parameters or new optimizer state is not finite",
         minimum=1,
     )
 

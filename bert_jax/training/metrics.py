@@ -103,20 +103,15 @@ class MetricsWriter:
     def rewind(self, step: int) -> None:
         """Opens the files, and removes the metrics of steps after `step`, from which the run resumes.
 
-        It is called again if the run goes back to an earlier step. An incomplete last line is removed too.
+        An incomplete last line is removed too.
         """
         self._resumed, self._begin = step, None
         if self._bars:
-            if self._steps is not None:
-                self._bars.remove_task(self._steps)
             self._steps = progress.add_stage(self._bars, "steps", self._total or None, done=step)
             self._bars.start()
         if not self._directory:
             return
         with self._storing():
-            self._close_files()
-            if self._uploads:
-                self._uploads.finish()
             _rewind(os.path.join(self._directory, _FILE), os.path.join(self._local, _FILE), step)
             try:
                 self._events = _Events(os.path.join(self._local, "tensorboard"), step)
@@ -313,13 +308,6 @@ class _Uploads:
         if self._last is None or self._last.running() or self._last.done():  # else it has not begun
             self._last = self._thread.submit(self._try)
 
-    def finish(self) -> None:
-        """Uploads what has changed, and forgets the sizes, since the files are about to be replaced."""
-        if self._last is not None:
-            concurrent.futures.wait([self._last])
-        self._upload()
-        self._sizes.clear()
-
     def close(self) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._upload()
@@ -378,8 +366,6 @@ class _WeightsAndBiases:
         self._run: Any = None
 
     def start(self) -> None:
-        if self._run is not None:
-            return
         path = os.path.join(self._directory, "wandb-run.txt")
         id_ = files.read_text(path).strip() if files.exists(path) else ""
         options = {} if files.is_remote(self._directory) else {"dir": self._directory}

@@ -7,8 +7,7 @@ In addition to the means and the rates, each training line of metrics.jsonl has 
   and evaluating since the previous line.
 - `run_seconds`: the time since the run was first started.
 - `goodput`: the fraction of `run_seconds` that was spent on steps that are part of the result. Startup,
-  compilation, saving, evaluation and steps that were lost with a process, or left when the run went back to
-  an earlier one, do not count.
+  compilation, saving, evaluation and steps that were lost with a process do not count.
 """
 
 from __future__ import annotations
@@ -46,14 +45,9 @@ class Goodput:
         now = time.time() if now is None else now
         last = lines[-1] if lines else {}
         run_seconds = last.get("run_seconds") or 0.0
-        self.rewind(lines)
+        self._productive = run_seconds * (last.get("goodput") or 0.0)
         # The age must not decrease if the clock was set back between two starts.
         self._begun = min(now, last.get("time", now)) - run_seconds
-
-    def rewind(self, lines: Sequence[Mapping[str, float]]) -> None:
-        """Forgets the time spent on steps after `lines`, because the run goes back there; its age stays."""
-        last = lines[-1] if lines else {}
-        self._productive = (last.get("run_seconds") or 0.0) * (last.get("goodput") or 0.0)
 
     def add(self, productive: float, now: float | None = None) -> dict[str, float]:
         """Adds seconds spent on steps since the previous call, and returns the fields of a line."""
@@ -220,7 +214,6 @@ class Profiler:
         """Starts the trace if it begins with this step. Call it before each step."""
         if step != self._first:
             return
-        self._first = -1  # A run may come to a step again.
         local, message = self._directory, f"wrote a trace of steps {step} to {self._last}: xprof "
         if files.is_remote(self._directory):  # xprof reads local files only.
             local = self._trace.enter_context(scratch.directory())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
 import math
 import os
 import time
@@ -22,14 +21,12 @@ import numpy as np
 from bert_jax import checkpoint
 from bert_jax.checkpoint.leaves import flatten
 from bert_jax.errors import StorageError, UserError
-from bert_jax.io import files, json_files
 from bert_jax.io.wording import counted
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import dispatch
 from bert_jax.objectives.adapters import PARAMS, LowRank, encoder_config, low_rank_name
 from bert_jax.objectives.base import Objective
-from bert_jax.parallel import collective, host, sharding
-from bert_jax.settings.config_fields import INT32
+from bert_jax.parallel import host, sharding
 from bert_jax.settings.run_config import RunConfig
 from bert_jax.training import flops
 from bert_jax.training.evaluators import Batches, EvaluationContext, Evaluator, is_due, missed
@@ -44,7 +41,7 @@ from bert_jax.training.state import (
 )
 from bert_jax.training.step import TrainSetup, lower_and_compile, shape_key
 from bert_jax.training.throughput import NOT_FINITE, STEPS_AHEAD, Goodput, Profiler, StepMetrics
-from bert_jax.workdir.run_directory import RECOVERY_FILE, WorkDir
+from bert_jax.workdir.run_directory import WorkDir
 
 # Measuring the peak FLOP/s of a CPU takes seconds, which is too long for runs of fewer FLOPs.
 _MFU_FROM_FLOPS = 1e13
@@ -89,7 +86,7 @@ def fit(
 
     Raises:
         UserError: the work directory is damaged or belongs to another run, or too many steps in a row were
-            skipped twice, or no step was trained, or the loss at the end is not finite.
+            skipped, or no step was trained, or the loss at the end is not finite.
         StorageError: a save failed, or there is not enough space for one.
         Preempted: the process received SIGTERM; the state has been saved.
         KeyboardInterrupt: the process received SIGINT; the state has been saved.
@@ -137,44 +134,6 @@ def fit(
         return run.state
 
 
-class TooManySkipped(Exception):
-    """Raised when consecutive steps, `first` to `last`, were skipped."""
-
-    def __init__(self, first: int, last: int):
-        super().__init__(f"steps {first} to {last} were skipped: {NOT_FINITE}")
-        self.first, self.last = first, last
-
-
-@dataclasses.dataclass(frozen=True)
-class Recovery:
-    """The return to an earlier checkpoint after too many skipped steps, at most once in a run.
-
-    It is recorded in recovery.json, so that a restarted run trains on the same batches.
-
-    Attributes:
-        step: the step from which the run continued.
-        left_out: from `step` on, step s trains on the batch of step s + left_out of a run without a recovery.
-        complete: whether the checkpoints of later steps, from the failed attempt, have been renamed.
-    """
-
-    step: int
-    left_out: int
-    complete: bool = False
-
-    def batches(
-        self, train_data: Callable[[int, np.ndarray], Batches], step: int, rows: np.ndarray
-    ) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the batches of `step` and of each step after it; see `train_data` of `fit`."""
-        if step < self.step:
-            with contextlib.closing(train_data(step, rows)) as before:
-                yield from itertools.islice(before, self.step - step)
-        yield from train_data(max(step, self.step) + self.left_out, rows)
-
-
-_STEPS = range(INT32 + 1)
-_RECOVERY = {"step": _STEPS, "left_out": _STEPS, "complete?": bool}
-
-
 @dataclasses.dataclass(kw_only=True)
 class _Run:
     """The mutable state of one call of `fit`, whose arguments are the first attributes.
@@ -217,9 +176,6 @@ class _Run:
     # Before the first step
 
     def set_up(self) -> None:
-        self._recovery = self._read_recovery()
-        if self._recovery and not self._recovery.complete:  # The process was killed during the return.
-            self._complete_recovery()
         self._restore()
         self._first_step = self.step
         self.workdir.confirm_run()
@@ -240,11 +196,7 @@ class _Run:
         return True
 
     def open_batches(self) -> None:
-        self.close()
-        if self._recovery:
-            batches = self._recovery.batches(self.train_data, self.step, self._local_rows)
-        else:
-            batches = self.train_data(self.step, self._local_rows)
+        batches = self.train_data(self.step, self._local_rows)
         self._batches = self._open.enter_context(contextlib.closing(batches))  # type: ignore[type-var]
         self._feed()
 
@@ -270,23 +222,14 @@ class _Run:
     # The initial state: resumed, from another run, from given weights, or from scratch
 
     def _restore(self) -> None:
-        start = self._recovery.step if self._recovery else None
         with self.watchdog.paused():
             if resumed := self.checkpointer.restore_latest(self._saved_form):
                 self.writer.message(f"resumed from step {resumed[0]} of {self.workdir.path}")
                 self.step, self.state = resumed[0], self._with_count(resumed[1])
-            elif other := self._resume_from(start):
-                self.step, self.state = self._from_other_run(other)
+            elif self.config.resume_from:
+                self.step, self.state = self._from_other_run(self.config.resume_from)
             else:
                 self.step, self.state = 0, self._new_state()
-
-    def _resume_from(self, start: int | None) -> str:
-        # A run that goes back to its start needs the step `start`: the other run may have saved further ones.
-        other = self.config.resume_from
-        if not other or start is None or checkpoint.is_step(files.name(other)):
-            return other
-        inside = "" if files.name(other) == "checkpoints" else "checkpoints"
-        return os.path.join(other, inside, str(start))
 
     def _from_other_run(self, other: str) -> tuple[int, TrainState]:
         config = self.config
@@ -312,7 +255,7 @@ class _Run:
         params = self.initial_params
         if callable(params):
             params = params(abstract_model(self.objective, self._mesh))
-        else:  # The train step deletes what it is given, and the run may come back here.
+        else:  # The train step deletes what it is given.
             params = jax.tree.map(lambda x: x.copy() if isinstance(x, jax.Array) else x, params)
         weights = self.config.init_from
         source = f"the weights of {weights}" if weights else "the weights given"
@@ -349,17 +292,14 @@ class _Run:
         self._step_metrics = self._new_step_metrics()
         self.guard.hold()
         while self.step < self.config.steps:
-            try:
-                self._dispatch(profiler)
-                self.checkpointer.poll()
-                self.workdir.check_held()
-                self._log()
-                if self._save_and_evaluate():
-                    self.writer.message(f"stopped early, at step {self.step} of {self.config.steps}")
-                    self.checkpointer.save(self.step, self.state)
-                    return
-            except TooManySkipped as skipped:
-                self._go_back(skipped)
+            self._dispatch(profiler)
+            self.checkpointer.poll()
+            self.workdir.check_held()
+            self._log()
+            if self._save_and_evaluate():
+                self.writer.message(f"stopped early, at step {self.step} of {self.config.steps}")
+                self.checkpointer.save(self.step, self.state)
+                return
 
     def _dispatch(self, profiler: Profiler) -> None:
         with self._stopping():
@@ -439,11 +379,7 @@ class _Run:
             self._save_and_stop()
 
     def _save_and_stop(self) -> None:
-        try:
-            skipped = self._skipped()
-        except TooManySkipped as error:
-            # The next start repeats these steps from an earlier checkpoint, and goes back as here.
-            self.guard.stop(f"stopped at step {self.step}, which is not saved: {error}")
+        skipped = self._skipped()
         self._step_metrics.write(self.writer)
         if self.step:
             self._save(skipped)
@@ -464,73 +400,23 @@ class _Run:
                 "weights, the data and optimizer.learning_rate"
             )
 
-    # Recovery from divergence
-
     def _skipped(self) -> int:
         skipped = int(self.state.skipped)
         self._check_skipped(self.step, skipped)
         return skipped
 
     def _check_skipped(self, step: int, skipped: int) -> None:
-        """Raises TooManySkipped if the limit is reached, since which all steps up to `step` were skipped."""
-        if skipped >= self.config.max_skipped_steps:
-            first = step - skipped + 1
-            raise TooManySkipped(first, first + self.config.max_skipped_steps - 1)
-
-    def _go_back(self, skipped: TooManySkipped) -> None:
-        """Restores a good checkpoint and continues without the batches of the failed attempt.
-
-        The newest checkpoint is chosen whose next step was not skipped. The state just before the first
-        skipped step may itself be the problem, so it is chosen only if there is no other checkpoint. A run
-        that was stopped while steps were skipped has saved this state as a later step. Without any
-        checkpoint, the run starts again.
-
-        Raises:
-            UserError: the run has already gone back once, or what it started from is gone.
-        """
-        if self._recovery:
-            raise UserError(
-                f"{skipped}; the run had gone back to step {self._recovery.step} once already, and trained "
-                "on other data from there. All checkpoints are finite, but the newest may come from a "
-                "diverging run: lower optimizer.learning_rate, look at the data, or start another run from "
-                "an earlier step by resume_from"
-            ) from skipped
+        if skipped < self.config.max_skipped_steps:
+            return
         self.checkpointer.wait()
-        saved = self.checkpointer.agreed_steps()
-        good = [step for step in saved if step < skipped.first - 1]
-        step = (good or saved or [self._first_step])[-1]
-        self._recovery = Recovery(step, skipped.last - step)
-        self.writer.message(
-            f"warning: {skipped}; going back to step {step}, without the next "
-            f"{counted(skipped.last - step, 'batch', 'batches')}"
+        first = step - skipped + 1
+        # A step right before those that were skipped may be the cause.
+        good = [saved for saved in self.checkpointer.agreed_steps() if saved < first - 1]
+        raise UserError(
+            f"steps {first} to {first + self.config.max_skipped_steps - 1} were skipped: {NOT_FINITE}; lower "
+            "optimizer.learning_rate or look at the data, and start another run, with another seed for other "
+            f"data, from {f'an earlier step by resume_from, such as {good[-1]}' if good else 'scratch'}"
         )
-        self._write_recovery()
-        self._complete_recovery()
-        jax.tree.map(lambda x: x.delete(), self.state)  # A device may not have memory for two states.
-        self._restore()
-        self._first_step = self.guard.step = self.step
-        self.save_due = False
-        self.writer.rewind(self.step)
-        self._goodput.rewind(read_metrics(self.workdir.path, "train"))
-        self.open_batches()
-        self._step_metrics = self._new_step_metrics()
-
-    def _read_recovery(self) -> Recovery | None:
-        path = os.path.join(self.workdir.path, RECOVERY_FILE)
-        content = collective.call_in_primary(
-            lambda: json_files.read(path, _RECOVERY) if files.exists(path) else {}
-        )
-        return Recovery(**content) if content else None
-
-    def _write_recovery(self) -> None:
-        assert self._recovery is not None
-        self.workdir.write_json(RECOVERY_FILE, dataclasses.asdict(self._recovery))
-
-    def _complete_recovery(self) -> None:
-        assert self._recovery is not None
-        self.checkpointer.abandon_after(self._recovery.step)
-        self._recovery = dataclasses.replace(self._recovery, complete=True)
-        self._write_recovery()
 
 
 def _describe(abstract_state: TrainState, mesh: jax.sharding.Mesh, log: Callable[[str], None]) -> None:

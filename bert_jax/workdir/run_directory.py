@@ -6,7 +6,6 @@ checkpoints/STEP/  see bert_jax/checkpoint/
 initialized.json   the parameters that were loaded from another checkpoint, if the run started from one
 best/STEP/         the checkpoint of a fine-tuning run with the best score
 best.json          its step and its scores
-recovery.json      the return to an earlier checkpoint, if the run went back to one
 metrics.jsonl, tensorboard/
 README.md          the model card of a fine-tuning run
 """
@@ -76,7 +75,8 @@ _RENAMED = {"max_length": "max_seq_length"}
 
 BEST = "best"  # The directory of the checkpoint with the best score.
 BEST_FILE = "best.json"  # Describes that checkpoint.
-RECOVERY_FILE = "recovery.json"  # See `bert_jax.training.train.Recovery`.
+# Lists batches that a run of an earlier version left out, after many steps were skipped.
+RECOVERY_FILE = "recovery.json"
 REPORT_FILE = "initialized.json"  # Lists the parameters that were loaded from `init_from`.
 
 # The possible names of a vocabulary in a work directory.
@@ -182,7 +182,13 @@ class WorkDir:
         before = read_run(self.path) if files.exists(os.path.join(self.path, "config.json")) else {}
         steps = sorted(filter(str.isdecimal, files.names(self.checkpoints)), key=int)
         newest = [os.path.join("checkpoints", step) for step in steps[-1:]]
-        return before, bool(before) and has_started(self.path), newest
+        resumes = bool(before) and has_started(self.path)
+        if resumes and files.exists(path := os.path.join(self.path, RECOVERY_FILE)):
+            raise UserError(
+                f"{path}: this run left out batches, which this version cannot repeat; resume it with the "
+                "version that started it, or continue it in another --workdir by --config.resume_from"
+            )
+        return before, resumes, newest
 
     def confirm_run(self) -> None:
         """Writes config.json for a run that resumes, after its state has been restored and thus fits."""

@@ -90,14 +90,6 @@ def left(checkpointer):
     return sorted(os.listdir(checkpointer.path))
 
 
-def test_going_back_renames_later_steps_and_those_that_are_damaged(checkpointer, tmp_path):
-    (tmp_path / "5").rename(tmp_path / "bad-5")
-    (tmp_path / "2").rename(tmp_path / "bad-2")
-    checkpointer.abandon_after(4)
-    assert checkpointer.steps() == [1, 3, 4]
-    assert left(checkpointer) == ["1", "3", "4", "abandoned-5", "abandoned-6", "bad-2"]
-
-
 def test_steps_are_deleted_once_the_new_one_is_on_the_disk(checkpointer, monkeypatch, tmp_path):
     """All its files, its directory and its name are flushed before an old step gets another name."""
     calls, paths = [], {}

@@ -172,6 +172,9 @@ def test_a_run_that_made_a_step_has_a_claim(tmp_path, left):
         assert run_directory.has_started(held.path)
         with pytest.raises(UserError, match="belongs to another run"):
             held.open_run(make_run(config__seed=1), FIELDS)
+        held.write_json(run_directory.RECOVERY_FILE, {})  # of an earlier version
+        with pytest.raises(UserError, match=run_directory.RECOVERY_FILE):
+            held.open_run(make_run(), FIELDS)
 
 
 CPU, TPU = Target("cpu"), Target("tpu")
