@@ -19,7 +19,6 @@ FEATURES = {
     "cleaning": ["ftfy>=6.3", "py3langid>=0.4", "rensa>=0.5"],
     "onnx": ["onnx>=1.16", "onnxruntime>=1.19"],  # export
     "serve": ["starlette>=0.40", "uvicorn>=0.30"],
-    "search": ["usearch>=2.16"],  # approximate search
 }
 
 setup(

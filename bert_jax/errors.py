@@ -104,8 +104,8 @@ def optional_imports(extra: str) -> Iterator[None]:
     """Imports modules of an extra of setup.py lazily; a missing module raises a UserError at its first use.
 
     Example:
-        with optional_imports("search"):
-            from usearch import index
+        with optional_imports("onnx"):
+            import onnx
     """
 
     def refuse(error: Exception) -> None:

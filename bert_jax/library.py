@@ -20,7 +20,7 @@ from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert.sentences import SentenceVectors, unit_length
 from bert_jax.errors import UserError
 from bert_jax.inference import engine
-from bert_jax.inference.embedding import POOLINGS, Embedder, check_reads_cls, pool
+from bert_jax.inference.embedding import Embedder, check_reads_cls, pool
 from bert_jax.inference.engine import Row, Text, tokenizer_of
 from bert_jax.io import atomic, files
 from bert_jax.io.wording import did_you_mean, first_line
@@ -28,6 +28,7 @@ from bert_jax.kernels import platform
 from bert_jax.models import Pooler
 from bert_jax.models.assembled import AssembledModel
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.heads.pooling import POOLINGS
 from bert_jax.models.row_inputs import INPUTS, row_inputs
 from bert_jax.settings import config_fields, config_files
 from bert_jax.tokenization import PortableTokenizer, Tokenizer
@@ -116,7 +117,7 @@ class LoadedModel:
             self._model.check_sentence()
         pooling = pooling or self._sentence.pooling
         if pooling == "none" or pooling not in POOLINGS:
-            raise UserError(f"pooling={pooling!r}: expected one of {', '.join(POOLINGS[:-1])}")
+            raise UserError(f"pooling={pooling!r}: expected one of {', '.join(list(POOLINGS)[:-1])}")
         if pooling == "pooler" and "pooler" not in self.params:
             raise UserError(f"{self._source} has no pooler; try pooling='mean' or 'cls'")
         check_reads_cls(f"pooling={pooling!r}", pooling, self.config, self._source)

@@ -227,7 +227,7 @@ def _add_tokens(
     old = model.tokenizer
     if old is None:
         raise UserError(f"--add_tokens={path}: {model.source or 'the model'} has no vocabulary to add to")
-    listed = [line for _, line in text_files.read_lines_of(path) if line.strip()]
+    listed = [line for line in text_files.lines(path) if line.strip()]
     tokens = vocabulary.add_tokens(old, listed)
     atomic.write_file(vocab_path, "".join(f"{token}\n" for token in tokens).encode())
     # These options are those of the old tokenizer: added words must not change what is detected.

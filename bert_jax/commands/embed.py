@@ -112,28 +112,34 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     )
     prefix = _prefix(embedder, flags)
     began = time.monotonic()
-    tokens = cut = blank = 0
-    with Progress() as progress, embedding.writer(flags.output, embedder) as out:
-        progress.start("embedding", text_files.count_lines(flags.input), "texts")
+    count = tokens = cut = blank = 0
+
+    def rows(progress):
+        nonlocal count, tokens, cut, blank
         # The embedder reads ahead by one window of texts, which are kept until they are written.
         ahead, behind = itertools.tee(texts)
         for features, text in zip(embedder.stream(ahead, progress.at, prefix=prefix), behind, strict=True):
-            out.write(text, features)
+            count += 1
             tokens += len(features.token_ids)
             cut += features.cut
             blank += not "".join(text).strip()
-        if not out.texts:
+            yield text, features
+        if not count:
             raise UserError(f"--input={flags.input} has no texts; expected one per line")
+
+    with Progress() as progress:
+        progress.start("embedding", text_files.count_lines(flags.input), "texts")
+        embedding.write(flags.output, embedder, rows(progress))
     seconds = time.monotonic() - began
     for number, what in ((cut, f"cut after {embedder.max_seq_length} tokens"), (blank, "blank")):
         if number:
             verb = "is" if number == 1 else "are"
-            log(f"warning: {number:,} of {counted(out.texts, 'text')} {verb} {what}")
+            log(f"warning: {number:,} of {counted(count, 'text')} {verb} {what}")
     each = f"{embedder.width} numbers per {'token' if embedder.pooling == 'none' else 'text'}"
     each += str(embedder.engine.unknown)
     print(
-        f"wrote {flags.output}: {counted(out.texts, 'text')}, {tokens:,} tokens, {each}; "
-        f"{seconds:.1f} s, {rate(out.texts / seconds)} texts per second"
+        f"wrote {flags.output}: {counted(count, 'text')}, {tokens:,} tokens, {each}; "
+        f"{seconds:.1f} s, {rate(count / seconds)} texts per second"
     )
     return 0
 

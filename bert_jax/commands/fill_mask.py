@@ -35,7 +35,7 @@ def define_flags(define: Define) -> None:
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     shared.at_least(flags, top=1)
-    texts = args or [line for _, line in text_files.read_lines_of("-") if line.strip()]
+    texts = args or [line for line in text_files.lines("-") if line.strip()]
     if not texts:
         raise UserError(
             'fill-mask needs a text with [MASK] in it, or <mask> for RoBERTa and XLM-R, such as "The [MASK] '

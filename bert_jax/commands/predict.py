@@ -122,10 +122,7 @@ def _predict_lines(flags: absl_flags.FlagValues) -> int:
         f"ready: {model.source}, {counted(programs, 'program')} compiled in "
         f"{time.monotonic() - began:.1f} s; each line is a JSON object, or {reader.expected}"
     )
-    # A separate file object that is never closed: a thread may still wait in it when the command is
-    # interrupted, and Python aborts if it has to close sys.stdin while a thread uses it.
-    source = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
-    count, bad = predictor.answer_lines(model, reader, source, sys.stdout.buffer)
+    count, bad = predictor.answer_lines(model, reader, sys.stdin.buffer, sys.stdout.buffer)
     progress.log(counted(count, "line") + (f", {bad:,} of them not valid" if bad else ""))
     return 0
 

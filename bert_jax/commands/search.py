@@ -10,9 +10,8 @@ r"""Search a corpus of texts by meaning, or find hard negatives for the training
 The first call with --corpus makes the index, a directory with a vector for each document; later ones need
 only --index. The corpus has one document per line, or JSON objects with `text` and perhaps `title` and `_id`
 if its name ends in .jsonl. Without --query and --queries, queries are read from standard input, one per line.
-The search compares each query with all documents; --approximate makes and uses a graph (usearch), which is
-much faster from about a million documents on. --rerank orders the best 100 (or --top) again, by the
-score of a fine-tuned model that reads the query and the document together, or compares their tokens (late
+The search compares each query with all documents. --rerank orders the best 100 (or --top) again, by the score
+of a fine-tuned model that reads the query and the document together, or compares their tokens (late
 interaction).
 
 With --input, the texts nearest to each text_a are searched among all text_b and those of --corpus. The output
@@ -37,7 +36,7 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.commands import shared
-from bert_jax.errors import UserError, check_installed
+from bert_jax.errors import UserError
 from bert_jax.io import atomic, checks, files
 from bert_jax.io.progress import Progress, log
 from bert_jax.io.wording import counted
@@ -52,7 +51,7 @@ with epy.lazy_imports():
 _BATCH = 256  # queries of a file that are computed at a time
 _DEPTH = 100  # nearest texts among which negatives are chosen
 _SHOWN = 100  # characters of a document on the terminal
-_OF_SEARCH = ("index", "text_field", "query", "queries", "top", "approximate", "json")
+_OF_SEARCH = ("index", "text_field", "query", "queries", "top", "json")
 _OF_NEGATIVES = ("text_a", "text_b", "output", "negatives", "share", "margin")
 
 INSTEAD_OF_ARGUMENTS = "a query is --query=TEXT"
@@ -69,7 +68,6 @@ def define_flags(define: Define) -> None:
     define.strings("query", "A query. May be given several times.", [])
     define.string("queries", "File of queries, one per line, or .jsonl. Default: standard input.")
     define.integer("top", "Number of documents to show for each query.", 10)
-    define.boolean("approximate", "Make a graph, or use it: faster in large corpora, and may miss documents.")
     shared.add_reranker(define)
     define.json()
     define.string("input", "Find hard negatives of these pairs: TSV, CSV or JSON lines.")
@@ -97,8 +95,6 @@ def _search(flags: absl_flags.FlagValues) -> int:
         raise UserError("--query and --queries both name queries; give one of them")
     if flags.corpus == "-" and not (flags.query or flags.queries):
         raise UserError("--corpus=- is read from standard input; give --query=TEXT or --queries=FILE")
-    if flags.approximate:
-        check_installed("usearch", "search", "--approximate")
     if files.is_remote(flags.index):
         raise UserError(f"--index={flags.index}: expected a local directory, which is mapped into memory")
     for name in ("corpus", "queries"):
@@ -145,13 +141,13 @@ def _existing(flags: absl_flags.FlagValues) -> search.Index | None:
             raise UserError(f"--index={flags.index}: no index there; give --corpus=FILE to make it")
         # What a process that was making an index left there may be replaced.
         names = {atomic.final_name(name) for name in files.names(flags.index)}
-        parts = {search.VECTORS, search.TEXTS, search.GRAPH}
+        parts = {search.VECTORS, search.TEXTS}
         if not flags.overwrite and not names <= parts:
             raise UserError(f"--index={flags.index} has other files; choose another directory")
         return None
     if flags.corpus and flags.overwrite:  # also one that is damaged
         return None
-    existing = search.Index(flags.index, flags.approximate)
+    existing = search.Index(flags.index)
     if flags.corpus:
         digest, field = existing.settings["digests"]["corpus"], existing.settings["field"]
         is_same = flags.corpus != "-" and digest == search.corpus_digest(flags.corpus)
@@ -176,7 +172,6 @@ def _make(
             flags.corpus,
             field=flags.text_field,
             made_by=made_by,
-            graph=flags.approximate,
             progress=progress.at,
             log=lambda line: log(f"{line}{embedder.engine.unknown}"),
         )

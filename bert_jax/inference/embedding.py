@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import abc
-import contextlib
 import dataclasses
 import functools
 import json
@@ -23,12 +21,10 @@ from bert_jax.io import atomic, checks, files
 from bert_jax.kernels import platform
 from bert_jax.models import Encoder, Pooler
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads import pooling as poolings
+from bert_jax.models.heads.pooling import POOLINGS
 from bert_jax.models.row_inputs import INPUTS, TYPES, packed_inputs, row_inputs
 from bert_jax.objectives.embedding import sentence as text_vectors
 from bert_jax.parallel import placement
-
-POOLINGS = ("mean", "cls", "max", "last", "pooler", "none")
 
 # Of packed rows, the maximum over tokens takes S times the memory, and "none" has no vector for each text.
 _NOT_PACKED = ("max", "none")
@@ -220,17 +216,13 @@ def pool(
     Args:
         states: the states of one layer.
         sequence_ids: int32 [B, L], 1 at tokens, or the number of the text in a packed row, and 0 at padding.
-        pooling: "mean", in float32; "max"; "last", the last token; or "cls" or "pooler", for the state of
-            [CLS].
+        pooling: a name in `POOLINGS`. The mean is computed in float32, and "none" returns the states.
         cls_positions: int32 [B, S], where the texts of packed rows begin; None for one text a row.
     """
-    if pooling in ("cls", "pooler"):
-        return poolings.POOLINGS["cls"](states, sequence_ids, cls_positions)
-    if pooling != "mean":
-        return poolings.POOLINGS[pooling](states, sequence_ids, cls_positions)
-    members = poolings.members_of(sequence_ids, cls_positions)
-    means = poolings.mean_of(states.astype(jnp.float32), members, jax.lax.Precision.HIGHEST)
-    return means[:, 0] if cls_positions is None else means
+    if pooling == "mean":
+        states = states.astype(jnp.float32)
+    with jax.default_matmul_precision("highest"):
+        return POOLINGS[pooling](states, sequence_ids, cls_positions)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "layers", "pooling", "normalize", "types"))
@@ -267,12 +259,12 @@ def features(
         inputs = row_inputs(batch["input_ids"], batch["lengths"], batch["first_lengths"], types)
     where = inputs["sequence_ids"], pooling, inputs.get("cls_positions")
 
-    def collect(x):
-        return x if pooling == "none" else pool(x, *where)
-
     encoder = Encoder(config)
     states: Any = encoder.apply(
-        {"params": params["encoder"]}, *(inputs[name] for name in INPUTS), collect, method="every_layer"
+        {"params": params["encoder"]},
+        *(inputs[name] for name in INPUTS),
+        lambda x: pool(x, *where),
+        method="every_layer",
     )
     chosen: Any = jnp.stack([states[layer] for layer in layers], axis=-2)
     if pooling == "none":
@@ -292,12 +284,11 @@ def check_output(path: str, pooling: str, overwrite: bool) -> None:
     checks.check_output_file(path, FORMATS, overwrite=overwrite)
 
 
-@contextlib.contextmanager
-def writer(path: str, embedder: Embedder) -> Iterator[Writer]:
-    """Returns a context manager with a writer of features, which creates the file when the block ends.
+def write(path: str, embedder: Embedder, rows: Iterable[tuple[Text, Features]]) -> None:
+    """Writes the features of texts, which `embedder` computed, into a file.
 
-    A local file is written atomically, and is not created if the block raises an exception. The suffix of
-    `path` determines the format:
+    A local file is written atomically, and is not created if `rows` raises an exception. The suffix of `path`
+    determines the format:
 
     *   .npy: float32 [N, width].
     *   .jsonl: one object per text with `index`, its number from 0; `text`, or `text_a` and `text_b` for a
@@ -306,94 +297,57 @@ def writer(path: str, embedder: Embedder) -> Iterator[Writer]:
     *   .safetensors: `embeddings`, float32 [N, width]. With pooling "none": `states`, float32
         [T, layers, H], for the T tokens of all texts; `token_ids`, int32 [T]; and `offsets`, int64 [N + 1]:
         text i has the tokens from offsets[i] to offsets[i + 1]. All of them are kept in memory.
-
-    Args:
-        path: the path of the file.
-        embedder: computes the features.
     """
-    kinds: dict[str, Callable[..., Writer]]
-    kinds = {".npy": NpyWriter, ".safetensors": _Safetensors, ".jsonl": _JsonLines}
+    writers = {".npy": write_npy, ".safetensors": _write_safetensors, ".jsonl": _write_json_lines}
     with atomic.replace_file(path) as file:
-        out = kinds[files.suffix(path)](file, embedder)
-        yield out
-        out.finish()
+        writers[files.suffix(path)](file, embedder, rows)
 
 
-class Writer(abc.ABC):
-    """Base class of the writers of a format.
+def write_npy(file: IO[bytes], embedder: Embedder, rows: Iterable[tuple[Text, Features]]) -> int:
+    """Writes float32 [N, width] into an empty file, and returns N."""
 
-    Attributes:
-        texts: the number of texts that were written.
-    """
-
-    def __init__(self, file: IO[bytes], embedder: Embedder):
-        self.file, self.embedder, self.texts = file, embedder, 0
-
-    @abc.abstractmethod
-    def write(self, text: Text, features: Features) -> None:
-        """Writes the features of the next text."""
-
-    def finish(self) -> None:
-        """Completes the file after the last text."""
-        return  # most formats need nothing
-
-
-class NpyWriter(Writer):
-    """Writes float32 [N, width]."""
-
-    def _write_header(self) -> None:
+    def write_header(count):
         # numpy pads the header so that a larger first dimension fits.
-        header = dict(descr="<f4", fortran_order=False, shape=(self.texts, self.embedder.width))
-        np.lib.format.write_array_header_1_0(self.file, header)
+        header = dict(descr="<f4", fortran_order=False, shape=(count, embedder.width))
+        np.lib.format.write_array_header_1_0(file, header)
 
-    def write(self, text: Text, features: Features) -> None:
-        """Writes the next vector."""
-        if not self.texts:
-            self._write_header()
-        self.file.write(features.values.astype("<f4", copy=False).tobytes())
-        self.texts += 1
-
-    def finish(self) -> None:
-        """Writes the header with the number of texts."""
-        self.file.seek(0)
-        self._write_header()
+    count = 0
+    write_header(count)
+    for _, features in rows:
+        file.write(features.values.astype("<f4", copy=False).tobytes())
+        count += 1
+    file.seek(0)
+    write_header(count)
+    return count
 
 
-class _Safetensors(Writer):
-    def __init__(self, file: IO[bytes], embedder: Embedder):
-        super().__init__(file, embedder)
-        self._rows: list[Features] = []
-
-    def write(self, text, features):
-        self._rows.append(features)
-        self.texts += 1
-
-    def finish(self):
-        values, ids = [row.values for row in self._rows], [row.token_ids for row in self._rows]
-        if self.embedder.pooling == "none":
-            offsets = np.cumsum([0, *map(len, ids)], dtype=np.int64)
-            tensors = {"states": np.concatenate(values), "token_ids": np.concatenate(ids), "offsets": offsets}
-        else:
-            tensors = {"embeddings": np.stack(values)}
-        self.file.write(safetensors.numpy.save(tensors))
+def _write_safetensors(file, embedder, rows):
+    values, ids = zip(*((features.values, features.token_ids) for _, features in rows), strict=True)
+    if embedder.pooling == "none":
+        offsets = np.cumsum([0, *map(len, ids)], dtype=np.int64)
+        tensors = {"states": np.concatenate(values), "token_ids": np.concatenate(ids), "offsets": offsets}
+    else:
+        tensors = {"embeddings": np.stack(values)}
+    file.write(safetensors.numpy.save(tensors))
 
 
-class _JsonLines(Writer):
-    def write(self, text, features):
-        row: dict[str, Any] = {"index": self.texts}
+def _write_json_lines(file, embedder, rows):
+    tokens = embedder.tokenizer.tokens
+    for index, (text, features) in enumerate(rows):
+        row: dict[str, Any] = {"index": index}
         row |= {"text": text} if isinstance(text, str) else {"text_a": text[0], "text_b": text[1]}
         # Values are rounded in float64, because a rounded float32 would be written with more than six digits.
         values = np.round(features.values.astype(np.float64), 6).tolist()
-        if self.embedder.pooling != "none":
+        if embedder.pooling != "none":
             row["embedding"] = values
         else:
-            tokens, layers = self.embedder.tokenizer.tokens, self.embedder.layers
             row["features"] = [
                 {
                     "token": tokens[i],
-                    "layers": [{"index": n, "values": x} for n, x in zip(layers, states, strict=True)],
+                    "layers": [
+                        {"index": n, "values": x} for n, x in zip(embedder.layers, states, strict=True)
+                    ],
                 }
                 for i, states in zip(features.token_ids.tolist(), values, strict=True)
             ]
-        self.file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
-        self.texts += 1
+        file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -27,8 +28,8 @@ from bert_jax.parallel import microbatches, placement, sharding
 from bert_jax.settings.pretrain_config import MaskingConfig
 from bert_jax.training.step import losses_in_microbatches
 
-PROB, REPLACE = 0.15, "0.8,0.1,0.1"
 _BATCH_ROWS = 32
+_MASKING = MaskingConfig()  # 15% of the tokens
 
 
 def held_out(
@@ -36,17 +37,15 @@ def held_out(
     records_dir: str,
     *,
     split: str = "eval",
-    prob: float = PROB,
-    replace: str = REPLACE,
+    replace: str = _MASKING.replace,
     rows: int = 0,
-    seed: int = 0,
     dtype: str = "auto",
     log: Callable[[str], None] = print,
     on_batch: Callable[[int, int], None] = progress.not_shown,
 ) -> dict[str, float]:
     """Returns the losses and accuracies of a pre-trained model on records.
 
-    The masks of a row are a function of the seed, the number of the row, `prob` and `replace`. They depend
+    The masks of a row, 15% of its tokens, are a function of the number of the row and `replace`. They depend
     neither on the run that trained the model nor on the batch size, so that all models with one vocabulary
     are asked the same questions. Rows that come with masks get new ones. A causal model has no masks: it
     predicts every token but the first one of each sequence.
@@ -55,10 +54,9 @@ def held_out(
         checkpoint: the path of a checkpoint in any supported format. The generator of ELECTRA is evaluated.
         records_dir: record directories with the vocabulary of the model, separated by commas.
         split: the split of the records.
-        prob: the fraction of the tokens to predict.
-        replace: the fractions of these that become [MASK], become a random token, and stay the same.
+        replace: the fractions of the tokens to predict that become [MASK], become a random token, and stay
+            the same.
         rows: the number of rows, from the first on; 0 for all.
-        seed: the seed of the masks.
         dtype: the dtype of the computation, see `EncoderConfig.for_inference`.
         log: called with each line to be logged.
         on_batch: called with the numbers of batches done and in total.
@@ -75,7 +73,7 @@ def held_out(
         UserError: the checkpoint or the records cannot be read, or do not belong together; the model has no
             masked LM head; there is no such split; or a value is out of its range.
     """
-    masks = MaskingConfig(prob=prob, replace=replace)
+    masks = dataclasses.replace(_MASKING, replace=replace)
     data_dir = cache.localize(records_dir, log)
     paths = comma_lists.paths(data_dir)
     read = [(path, manifests.read(path)) for path in paths if not records.foreign_files(path)]
@@ -84,17 +82,14 @@ def held_out(
     model = with_masked_lm(convert.load(checkpoint, log=log))
     mesh = sharding.make_mesh()
     config = placement.config_for(model.config.for_inference(platform.target(), dtype), mesh)
-    if config.causal and (prob, replace, seed) != (PROB, REPLACE, 0):
-        raise UserError(
-            f"prob={prob:g}, replace={replace}, seed={seed}: {model.source} predicts the next token and has "
-            "no masks; leave them out"
-        )
+    if config.causal and masks != _MASKING:
+        raise UserError(f"replace={replace}: {model.source} predicts the next token and has no masks")
     log(f"evaluating {model.source}")
     kernel_check.ensure(config, log)
     dataset = _open(data_dir, split, model)
     what = _predicted(model, config, masks.options(dataset.max_seq_length))
     count = min(rows or len(dataset), len(dataset))
-    pairs, labels = _totals(what, model, seed, dataset, count, mesh, on_batch)
+    pairs, labels = _totals(what, model, dataset, count, mesh, on_batch)
     means = {name: float(total / weight) for name, (total, weight) in pairs.items() if weight}
     scores: dict[str, float] = {"rows": count, "predicted_tokens": int(labels.sum())}
     scores |= {name: means[name] for name in (f"{what.loss}_loss", f"{what.loss}_accuracy")}
@@ -156,7 +151,6 @@ def _open(data_dir: str, split: str, model: convert.Model) -> Dataset:
 def _totals(
     what: _Predicted,
     model: convert.Model,
-    seed: int,
     dataset: Dataset,
     count: int,
     mesh: jax.sharding.Mesh,
@@ -172,7 +166,7 @@ def _totals(
 
     @jax.jit
     def evaluate(params, batch):
-        batch = what.objective.prepare(batch, jax.random.key(seed, impl="threefry2x32"), False)
+        batch = what.objective.prepare(batch, jax.random.key(0, impl="threefry2x32"), False)
         pairs = losses_in_microbatches(
             what.objective, params, batch, microbatches.for_forward_pass(batch, mesh)
         )

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import queue
-import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
@@ -16,7 +14,7 @@ import numpy as np
 
 from bert_jax import checkpoint
 from bert_jax.checkpoint.leaves import flatten, nest
-from bert_jax.errors import UserError, file_error
+from bert_jax.errors import UserError, reading
 from bert_jax.inference import engine
 from bert_jax.io import files, progress
 from bert_jax.kernels import check as kernel_check
@@ -32,6 +30,8 @@ from bert_jax.tasks.setup import split_file
 from bert_jax.tasks.table import Malformed
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import BEST
+
+_READ_BYTES = 1 << 16  # of a stream at a time
 
 
 class Predictor:
@@ -228,7 +228,7 @@ def step_directory(directory: str, which: str) -> str:
     raise UserError(f"--step={which}: {directory} has no such step; expected best, last or its number")
 
 
-def answer_lines(model: Predictor, reader: LineReader, source: IO[bytes], out: IO[bytes]) -> tuple[int, int]:
+def answer_lines(model: Predictor, reader: LineReader, source: Any, out: IO[bytes]) -> tuple[int, int]:
     """Answers every line of a stream with one line of JSON, in order, until the stream ends.
 
     All lines that are waiting when the model becomes idle form the next batch. A malformed line is answered
@@ -237,7 +237,7 @@ def answer_lines(model: Predictor, reader: LineReader, source: IO[bytes], out: I
     Args:
         model: the predictor, whose batch size limits the lines of a batch.
         reader: parses the lines.
-        source: the stream in UTF-8, with one example per line.
+        source: the stream in UTF-8, with one example per line and a method `read1`, as `sys.stdin.buffer`.
         out: the stream that the answers are written to. It is flushed after each batch.
 
     Returns:
@@ -265,27 +265,15 @@ def answer_lines(model: Predictor, reader: LineReader, source: IO[bytes], out: I
     return count, bad
 
 
-def _waiting(source: IO[bytes], most: int) -> Iterator[list[bytes]]:
-    lines: queue.Queue[bytes | OSError | None] = queue.Queue(2 * most)
-
-    def read():
-        try:
-            for line in source:
-                lines.put(line)
-            lines.put(None)
-        except OSError as error:
-            lines.put(error)
-
-    # In a thread, because nothing tells whether a file has a whole line to read.
-    threading.Thread(target=read, daemon=True).start()
-    end: bytes | OSError | None = b""
-    while isinstance(end, bytes):
-        taken = [lines.get()]
-        # Nothing else takes lines from the queue, so `get` does not block if the queue is not empty.
-        while isinstance(taken[-1], bytes) and len(taken) < most and not lines.empty():
-            taken.append(lines.get())
-        end = taken[-1]
-        if chunk := [line for line in taken if isinstance(line, bytes)]:
-            yield chunk
-    if end is not None:
-        raise file_error(f"{SOURCE}: cannot be read ({end.strerror or end})", end)
+def _waiting(source: Any, most: int) -> Iterator[list[bytes]]:
+    rest = b""
+    while True:
+        with reading(SOURCE):
+            content = source.read1(_READ_BYTES)  # does not wait for more than is there
+        *lines, rest = (rest + content).split(b"\n")
+        if not content and rest:
+            lines, rest = [rest], b""
+        for begin in range(0, len(lines), most):
+            yield lines[begin : begin + most]
+        if not content:
+            return

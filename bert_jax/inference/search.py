@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from bert_jax.convert import Model
-from bert_jax.errors import UserError, optional_imports
-from bert_jax.inference.embedding import Embedder, NpyWriter
+from bert_jax.errors import UserError
+from bert_jax.inference.embedding import Embedder, write_npy
 from bert_jax.inference.predictor import Predictor
 from bert_jax.inference.text_files import Document
 from bert_jax.io import atomic, files, json_files
@@ -25,10 +25,7 @@ from bert_jax.io.wording import counted
 from bert_jax.tasks.predictions import TablePredictions
 from bert_jax.tasks.table import Examples
 
-with optional_imports("search"):
-    from usearch import index as usearch
-
-INDEX, VECTORS, TEXTS, GRAPH = "index.json", "vectors.npy", "texts.jsonl", "graph.usearch"
+INDEX, VECTORS, TEXTS = "index.json", "vectors.npy", "texts.jsonl"
 ANEW = "make the index anew, with --corpus and --overwrite"
 CANDIDATES = 100  # documents of each query that are reranked, by default
 
@@ -41,8 +38,7 @@ _SCHEMA = {
     "model": dict,
 }
 _VERSION = 2
-_CHUNK = 1 << 16  # vectors that are compared at a time
-_SCORES = 1 << 24  # inner products in memory at a time, about
+_SCORES = 1 << 26  # inner products in memory at a time, about
 _PART = 1 << 26  # bytes of texts in memory at a time
 _ANCHORS = 512  # anchors whose negatives are searched for at a time
 
@@ -65,8 +61,8 @@ def nearest(queries: np.ndarray, vectors: np.ndarray, most: int) -> tuple[np.nda
     """Returns the vectors with the largest inner products, the largest first; equal ones by number.
 
     Args:
-        queries: float [Q, H].
-        vectors: float [N, H], in memory or mapped from a file.
+        queries: float32 [Q, H].
+        vectors: float32 [N, H], in memory or mapped from a file.
         most: number of vectors to find; all, if there are fewer.
 
     Returns:
@@ -76,20 +72,13 @@ def nearest(queries: np.ndarray, vectors: np.ndarray, most: int) -> tuple[np.nda
     count = min(most, len(vectors))
     numbers = np.zeros((len(queries), count), np.int64)
     scores = np.zeros((len(queries), count), np.float32)
-    rows = max(1, _SCORES // max(1, min(_CHUNK, len(vectors))))
-    for begin in range(0, len(queries), rows):
-        some = queries[begin : begin + rows]
-        top = [(np.zeros(0, np.int64), np.zeros(0, np.float32))] * len(some)
-        for first in range(0, len(vectors), _CHUNK):
-            products = some @ np.asarray(vectors[first : first + _CHUNK], np.float32).T
-            for i, row in enumerate(products):
-                least = np.partition(row, -count)[-count] if len(row) > count else -np.inf
-                chosen = np.flatnonzero(~(row < least))
-                both = np.append(top[i][0], chosen + first), np.append(top[i][1], row[chosen])
-                order = np.argsort(-both[1], kind="stable")[:count]
-                top[i] = both[0][order], both[1][order]
-        for i, found in enumerate(top, begin):
-            numbers[i], scores[i] = found
+    rows = max(1, _SCORES // max(1, len(vectors)))
+    for begin in range(0, len(queries) if count else 0, rows):
+        for i, row in enumerate(queries[begin : begin + rows] @ np.asarray(vectors).T, begin):
+            least = np.partition(row, -count)[-count]
+            chosen = np.flatnonzero(~(row < least))
+            numbers[i] = chosen[np.argsort(-row[chosen], kind="stable")[:count]]
+            scores[i] = row[numbers[i]]
     return numbers, scores
 
 
@@ -120,19 +109,16 @@ class Index:
 
     Args:
         directory: a local directory that `make` has filled.
-        approximate: whether to search with the graph, which is much faster in large corpora, and may miss
-            some documents.
 
     Attributes:
         settings: the content of index.json.
         vectors: float32 [N, H], one of each document.
 
     Raises:
-        UserError: there is no index, a file of it is missing or differs from its digest, or it was made
-            without a graph.
+        UserError: there is no index, or a file of it is missing or differs from its digest.
     """
 
-    def __init__(self, directory: str, approximate: bool = False):
+    def __init__(self, directory: str):
         self.directory = directory
         path = os.path.join(directory, INDEX)
         content = json_files.read(path)
@@ -145,9 +131,6 @@ class Index:
         parts = range(0, len(self._texts), _PART)
         ends = (np.flatnonzero(self._texts[i : i + _PART] == ord("\n")) + i + 1 for i in parts)
         self._ends = np.concatenate([*ends])
-        self._graph: Any = None
-        if approximate:
-            self._graph = self._read(GRAPH, functools.partial(usearch.Index.restore, view=True))
 
     def _read(self, name: str, read: Callable[[str], Any]) -> Any:
         path = os.path.join(self.directory, name)
@@ -156,7 +139,7 @@ class Index:
                 return read(path)
         except (OSError, UserError, KeyError):
             pass
-        raise UserError(f"{path}: missing or damaged, or made without --approximate; {ANEW}")
+        raise UserError(f"{path}: missing or damaged; {ANEW}")
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -173,18 +156,8 @@ class Index:
             queries: float32 [Q, H].
             most: number of documents to find.
         """
-        ranked: Iterable = map(functools.partial(self._approximate, most=most), queries)
-        if self._graph is None:
-            ranked = zip(*nearest(queries, self.vectors, most), strict=True)
-        for numbers, scores in ranked:
+        for numbers, scores in zip(*nearest(queries, self.vectors, most), strict=True):
             yield [Result(self.document(n), score) for n, score in zip(numbers, scores.tolist(), strict=True)]
-
-    def _approximate(self, query: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-        query = np.ascontiguousarray(query, np.float32)
-        numbers = np.asarray(self._graph.search(query, most).keys, np.int64)
-        scores = np.asarray(self.vectors[numbers], np.float32) @ query
-        order = np.lexsort((numbers, -scores))
-        return numbers[order], scores[order]
 
 
 def make(
@@ -196,7 +169,6 @@ def make(
     *,
     made_by: Mapping[str, Any],
     field: str = "text",
-    graph: bool = False,
     progress: Callable[[int], None] = lambda done: None,
     log: Callable[[str], None] = print,
 ) -> Index:
@@ -211,7 +183,6 @@ def make(
         corpus: the path or URL of the corpus; "-" for standard input.
         made_by: the `fingerprint` of the model.
         field: the field of the texts in it.
-        graph: whether to make a graph for approximate search, too.
         progress: called with the number of documents that have been embedded.
         log: called with one line at the end.
 
@@ -224,7 +195,7 @@ def make(
     if first is None:
         raise UserError(f"{corpus} has no documents; expected one text per line, or .jsonl")
     began = time.monotonic()
-    paths = {name: os.path.join(directory, name) for name in (VECTORS, TEXTS, GRAPH, INDEX)}
+    paths = {name: os.path.join(directory, name) for name in (VECTORS, TEXTS, INDEX)}
 
     def texts(out):
         for document in itertools.chain([first], documents):
@@ -233,16 +204,10 @@ def make(
 
     files.make_directory(directory)
     with atomic.replace_file(paths[TEXTS]) as out, atomic.replace_file(paths[VECTORS]) as vectors:
-        writer = NpyWriter(vectors, embedder)
-        for features in embedder.stream(texts(out), progress, prefix=made_by["prefix"]):
-            writer.write("", features)
-        writer.finish()
-        for name in (INDEX, GRAPH):
-            files.remove(paths[name], missing_ok=True)
-    if graph:
-        _make_graph(paths[VECTORS], paths[GRAPH])
-    names = (VECTORS, TEXTS, GRAPH)[: 3 if graph else 2]
-    digests |= {name: files.crc32c(paths[name]) for name in names}
+        stream = embedder.stream(texts(out), progress, prefix=made_by["prefix"])
+        count = write_npy(vectors, embedder, (("", features) for features in stream))
+        files.remove(paths[INDEX], missing_ok=True)
+    digests |= {name: files.crc32c(paths[name]) for name in (VECTORS, TEXTS)}
     settings = {
         "version": _VERSION,
         "checkpoint": checkpoint,
@@ -253,23 +218,13 @@ def make(
     }
     json_files.write(paths[INDEX], json_files.sealed(settings))
     seconds = time.monotonic() - began
-    log(f"{directory}: {counted(writer.texts, 'document')}, {embedder.width} numbers each; {seconds:.1f} s")
-    return Index(directory, approximate=graph)
+    log(f"{directory}: {counted(count, 'document')}, {embedder.width} numbers each; {seconds:.1f} s")
+    return Index(directory)
 
 
 def corpus_digest(path: str) -> int:
     """Returns a digest of the file of a corpus; 0 for standard input."""
     return files.crc32c(path) if path != "-" else 0
-
-
-def _make_graph(vectors_path: str, path: str) -> None:
-    vectors = np.load(vectors_path, mmap_mode="r")
-    graph = usearch.Index(ndim=vectors.shape[1], metric="ip", dtype="f32")
-    for begin in range(0, len(vectors), 1 << 14):
-        some = np.asarray(vectors[begin : begin + (1 << 14)])
-        graph.add(np.arange(begin, begin + len(some)), some)
-    with atomic.replace_file(path) as file:
-        graph.save(file.name)
 
 
 class Reranker:

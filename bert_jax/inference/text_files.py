@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-import sys
 from collections.abc import Iterator
 from typing import Any
 
-from bert_jax.errors import UserError, reading
+from bert_jax.errors import UserError
 from bert_jax.inference.engine import Text
 from bert_jax.io import compression, files, json_files
-from bert_jax.tasks.table import Malformed, encodable, parse_object
+from bert_jax.tasks.table import Malformed, encodable, records, text_lines
 
 _MOST_BYTES_TO_COUNT = 2 << 30  # counting the lines of a file of this size takes a second or two
 
@@ -43,40 +41,19 @@ def has_objects(path: str) -> bool:
     return compression.strip_suffix(path).lower().endswith(json_files.LINES_SUFFIXES)
 
 
-def read_lines_of(path: str) -> Iterator[tuple[str, str]]:
-    """Yields (place, line) of a file, which may be compressed, or of standard input.
-
-    The place names the line, for messages. Lines are without their newlines. Blank lines are skipped if each
-    line is a JSON object; otherwise they are texts.
-
-    Raises:
-        UserError: a line is not UTF-8.
-    """
-    name = "standard input" if path == "-" else path
-    with (
-        reading(name),
-        contextlib.nullcontext(sys.stdin.buffer) if path == "-" else compression.opened(path) as file,
-    ):
-        for number, line in enumerate(file, 1):
-            if has_objects(path) and not line.strip():
-                continue
-            place = f"line {number} of {name}"
-            try:
-                yield place, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise UserError(f"{place} is not UTF-8 ({error.reason}); convert it, as with iconv") from None
-
-
-def _object(line: str, place: str, *fields: str) -> dict[str, Any]:
-    try:
-        row = parse_object(line)
-    except Malformed as error:
-        raise UserError(f"{place}: {error}") from None
-    if missing := [field for field in fields if not isinstance(row.get(field), str)]:
-        raise UserError(
-            f"{place}: expected text in the field {missing[0]!r}, it has {', '.join(row) or 'no fields'}"
-        )
-    return row
+def _objects(path: str, *fields: str) -> Iterator[dict[str, Any]]:
+    """Yields the objects of a file of JSON lines, which have a text in some fields."""
+    for number, row in records(path, "jsonl"):
+        if isinstance(row, Malformed):
+            raise UserError(f"{path}:{number}: {row}")
+        for field in fields:
+            if not isinstance(value := row.get(field), str):
+                raise UserError(
+                    f"{path}:{number}: expected text in the field {field!r}, it has "
+                    f"{', '.join(row) or 'no fields'}"
+                )
+            row[field] = encodable(value)
+        yield row
 
 
 def read_documents(path: str, field: str = "text", flag: str = "--corpus") -> Iterator[Document]:
@@ -90,16 +67,14 @@ def read_documents(path: str, field: str = "text", flag: str = "--corpus") -> It
         UserError: the file does not exist, or a line is malformed; the message gives its number.
     """
     check(path, flag)
-    for number, (place, line) in enumerate(read_lines_of(path)):
-        if not has_objects(path):
-            yield Document(str(number), line)
-            continue
-        row = _object(line, place, field)
+    if not has_objects(path):
+        yield from (Document(str(number), line) for number, line in enumerate(lines(path)))
+        return
+    for number, row in enumerate(_objects(path, field)):
         title = row.get("title", "") if field != "title" else ""
         title = encodable(title).strip() if isinstance(title, str) else ""
         ids = (row[name] for name in ("_id", "id") if isinstance(row.get(name), str | int))
-        text = f"{title} {encodable(row[field])}".strip()
-        yield Document(encodable(str(next(ids, number))), text)
+        yield Document(encodable(str(next(ids, number))), f"{title} {row[field]}".strip())
 
 
 def read_texts(path: str, pairs: bool = False, text_a: str = "text", text_b: str = "") -> Iterator[Text]:
@@ -116,15 +91,22 @@ def read_texts(path: str, pairs: bool = False, text_a: str = "text", text_b: str
     Raises:
         UserError: a line is malformed; the message gives its number.
     """
-    fields = (text_a, text_b) if text_b else (text_a,)
-    for place, line in read_lines_of(path):
+    if has_objects(path):
+        for row in _objects(path, *filter(None, (text_a, text_b))):
+            yield (row[text_a], row[text_b]) if text_b else row[text_a]
+        return
+    for number, line in enumerate(lines(path), 1):
         texts = line.split("\t") if pairs else [line]
-        if has_objects(path):
-            row = _object(line, place, *fields)
-            texts = [encodable(row[field]) for field in fields]
-        elif pairs and len(texts) != 2:
-            raise UserError(f"{place}: expected two texts with one tab between them, found {len(texts) - 1}")
-        yield texts[0] if len(texts) == 1 else (texts[0], texts[1])
+        if pairs and len(texts) != 2:
+            raise UserError(
+                f"{path}:{number}: expected two texts with one tab between them, found {len(texts) - 1}"
+            )
+        yield (texts[0], texts[1]) if pairs else line
+
+
+def lines(path: str) -> Iterator[str]:
+    """Yields the lines of a file, or of standard input, without their newlines; see `table.text_lines`."""
+    return (line.rstrip("\r\n") for line in text_lines(path))
 
 
 def count_lines(path: str) -> int | None:

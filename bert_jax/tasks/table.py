@@ -14,6 +14,7 @@ import hashlib
 import itertools
 import json
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -170,13 +171,14 @@ def detect_format(formats: Mapping[str, str], path: str, given: str = "auto") ->
 
 
 def text_lines(path: str) -> Iterator[str]:
-    """Yields the lines of a file with their newlines, decompressed.
+    """Yields the lines of a file with their newlines, decompressed, or those of standard input for "-".
 
     Raises:
         UserError: the file is missing, or not UTF-8.
         StorageError: the disk or the bucket failed.
     """
-    with reading(path), compression.opened(path) as file:
+    of_file = contextlib.nullcontext(sys.stdin.buffer) if path == "-" else compression.opened(path)
+    with reading(path), of_file as file:
         for number, line in enumerate(file, 1):
             try:
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")

@@ -135,5 +135,5 @@ def test_a_file_appears_whole_or_not_at_all(embed, monkeypatch):
     monkeypatch.setattr(engine, "_ENCODE_CHUNK", 1)
     content = b"cat\ndog\nbird\nred \xff\n"
     path, said = embed(content=content, code=2)
-    assert "line 4 of" in said.err and "is not UTF-8" in said.err
+    assert ":4: not UTF-8" in said.err
     assert [file.name for file in path.parent.iterdir()] == ["texts.txt"]

@@ -1,4 +1,4 @@
-"""Search: an index is made once and used again, exactly or by a graph, with a second model or without."""
+"""Search: an index is made once and used again, with a second model or without."""
 
 import dataclasses
 import json
@@ -58,13 +58,10 @@ def expected(model, most, documents=DOCUMENTS):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("more", [[], ["--approximate"]], ids=["exact", "graph"])
-def test_documents_are_found_by_their_vectors_with_the_prompts_of_the_model(search, model, more, tmp_path):
-    if more:
-        pytest.importorskip("usearch")
+def test_documents_are_found_by_their_vectors_with_the_prompts_of_the_model(search, model, tmp_path):
     order, scores = expected(model, 4)
     for corpus in ("docs.txt", ""):  # made, and used again
-        found = search(f"--queries={tmp_path / 'queries.txt'}", "--json", "--top=4", *more, corpus=corpus)
+        found = search(f"--queries={tmp_path / 'queries.txt'}", "--json", "--top=4", corpus=corpus)
         assert [one["query"] for one in found] == QUERIES
         for row, one in enumerate(found):
             assert [result["text"] for result in one["results"]] == [DOCUMENTS[i] for i in order[row]]

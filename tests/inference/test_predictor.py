@@ -160,7 +160,7 @@ def test_answers_come_before_the_stream_ends_and_nothing_is_compiled_for_them(ru
 
 
 class _Broken(io.BytesIO):
-    def __next__(self):
+    def read1(self, size):
         raise OSError(5, "Input/output error")
 
 

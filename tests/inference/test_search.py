@@ -34,8 +34,8 @@ class Embedder:
             yield types.SimpleNamespace(values=QUERIES[int(text[-1]) % 8] + int(text[-2:]) / 100)
 
 
-def make(directory, documents, graph=False, corpus="-", embedder=Embedder):
-    options = dict(made_by={"weights": "x", "prefix": ""}, graph=graph, log=lambda line: None)
+def make(directory, documents, corpus="-", embedder=Embedder):
+    options = dict(made_by={"weights": "x", "prefix": ""}, log=lambda line: None)
     return search.make(str(directory), documents, embedder(), "model", corpus, **options)
 
 
@@ -48,15 +48,13 @@ def documents_of(prefix, count):
     count=st.integers(0, 60),
     queries=st.integers(0, 5),
     most=st.integers(1, 70),
-    chunk=st.integers(1, 20),
     values=st.sampled_from([2, 1000]),
 )
-def test_the_largest_products_in_order_and_equal_ones_by_number(count, queries, most, chunk, values):
+def test_the_largest_products_in_order_and_equal_ones_by_number(count, queries, most, values):
     rng = np.random.default_rng(count * 71 + queries)
     vectors = rng.integers(0, values, (count, 4)).astype(np.float32)
     asked = rng.integers(1, 3, (queries, 4)).astype(np.float32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "_CHUNK", chunk)
         patch.setattr(search, "_SCORES", 40)
         numbers, scores = nearest(asked, vectors, most)
     products = asked @ vectors.T
@@ -65,13 +63,10 @@ def test_the_largest_products_in_order_and_equal_ones_by_number(count, queries, 
     np.testing.assert_array_equal(scores, np.take_along_axis(products, expected, axis=1))
 
 
-@pytest.mark.parametrize("graph", [False, True], ids=["exact", "graph"])
-def test_an_open_index_is_searched_as_it_was_while_it_is_made_anew(tmp_path, graph):
-    if graph:
-        pytest.importorskip("usearch")
-    make(tmp_path / "index", documents_of("old", 8), graph)
-    opened = search.Index(str(tmp_path / "index"), approximate=graph)
-    new = make(tmp_path / "index", documents_of("new and longer", 5), graph)
+def test_an_open_index_is_searched_as_it_was_while_it_is_made_anew(tmp_path):
+    make(tmp_path / "index", documents_of("old", 8))
+    opened = search.Index(str(tmp_path / "index"))
+    new = make(tmp_path / "index", documents_of("new and longer", 5))
     for index, begin, most in ((opened, "old", 8), (new, "new and longer", 5)):
         for number, (first, *_) in enumerate(index.search(QUERIES[:most], 3)):
             assert first.document.text == f"{begin} {number:02}" and first.score > 0.99
@@ -79,17 +74,16 @@ def test_an_open_index_is_searched_as_it_was_while_it_is_made_anew(tmp_path, gra
 
 @pytest.fixture(scope="module")
 def index_folder(tmp_path_factory):
-    pytest.importorskip("usearch")
     folder = tmp_path_factory.mktemp("index")
-    make(folder, documents_of("text", 64), graph=True)
+    make(folder, documents_of("text", 64))
     return folder
 
 
 def results(folder):
-    return [[*search.Index(str(folder), graph).search(QUERIES, 5)] for graph in (False, True)]
+    return [*search.Index(str(folder)).search(QUERIES, 5)]
 
 
-@pytest.mark.parametrize("name", [search.INDEX, search.VECTORS, search.TEXTS, search.GRAPH])
+@pytest.mark.parametrize("name", [search.INDEX, search.VECTORS, search.TEXTS])
 def test_no_damaged_file_is_read(index_folder, name):
     expected, rng = results(index_folder), random.Random(0)
     content = (index_folder / name).read_bytes()

@@ -20,6 +20,7 @@ from bert_jax import tasks, tokenization
 from bert_jax.inference import attention_maps, embedding, fill_mask
 from bert_jax.kernels import platform
 from bert_jax.models.config import from_dict
+from bert_jax.models.heads.pooling import POOLINGS
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark
 from bert_jax.settings import config_files, pretrain_config
@@ -336,13 +337,13 @@ def inference_programs():
         return jax.nn.softmax(fill_mask.logits_at(params, ids, lengths, positions, config=model), axis=-1)
 
     batch = {"input_ids": ids, "lengths": one, "first_lengths": one}
-    maps = functools.partial(attention_maps.attention_weights, config=attention_maps.computed_as(model))
+    plain = model.replace(dtype="float32", attention="xla", remat="none")
     with sharding.on_mesh(mesh()):
         found = {
             "fill-mask": jax.jit(probabilities).lower(params, ids, lengths, positions),
-            "attention maps": jax.jit(maps).lower(params["encoder"], batch),
+            "attention maps": attention_maps.attention_weights.lower(params, batch, config=plain),
         }
-        for pooling in embedding.POOLINGS:
+        for pooling in POOLINGS:
             layers = (1,) if pooling == "pooler" else (0, 1)
             options = dict(config=model, layers=layers, pooling=pooling, normalize=pooling != "none")
             found[f"embed {pooling}"] = embedding.features.lower(params, batch, **options)

@@ -15,7 +15,11 @@ def _cls(hidden, sequence_ids, cls_positions):
 
 
 def _mean(hidden, sequence_ids, cls_positions):
-    means = mean_of(hidden, members_of(sequence_ids, cls_positions)).astype(hidden.dtype)
+    weights = members_of(sequence_ids, cls_positions).astype(hidden.dtype)
+    sums = jnp.einsum("bsl,blh->bsh", weights, hidden, preferred_element_type=jnp.float32)
+    # In bfloat16, which has 8 bits, a sum of more than 256 ones is rounded.
+    counts = jnp.sum(weights, axis=-1, keepdims=True, dtype=jnp.float32)
+    means = (sums / jnp.maximum(counts, 1)).astype(hidden.dtype)  # 0 for an empty sequence
     return means[:, 0] if cls_positions is None else means
 
 
@@ -29,23 +33,6 @@ def _last(hidden, sequence_ids, cls_positions):
     place = jnp.arange(hidden.shape[1])
     states = gather_positions(hidden, jnp.max(jnp.where(members, place, 0), axis=-1))
     return states[:, 0] if cls_positions is None else states
-
-
-def mean_of(hidden: jax.Array, members: jax.Array, precision: jax.lax.Precision | None = None) -> jax.Array:
-    """Returns the mean over the tokens of each set in a row, float32 [B, S, H], and 0 for an empty set.
-
-    Args:
-        hidden: states [B, L, H].
-        members: bool [B, S, L], the tokens of each set.
-        precision: that of the sums, see `jax.lax.Precision`; None for the default of the platform.
-    """
-    weights = members.astype(hidden.dtype)
-    sums = jnp.einsum(
-        "bsl,blh->bsh", weights, hidden, precision=precision, preferred_element_type=jnp.float32
-    )
-    # In bfloat16, which has 8 bits, a sum of more than 256 ones is rounded.
-    counts = jnp.sum(weights, axis=-1, keepdims=True, dtype=jnp.float32)
-    return sums / jnp.maximum(counts, 1)
 
 
 def highest_of(hidden: jax.Array, members: jax.Array) -> jax.Array:
@@ -70,16 +57,14 @@ def members_of(sequence_ids: jax.Array, cls_positions: jax.Array | None) -> jax.
     return sequence_ids[:, None] == jnp.arange(1, cls_positions.shape[1] + 1)[:, None]
 
 
-def _every_token(hidden, sequence_ids, cls_positions):
-    return hidden
-
-
 # Functions (hidden [B, L, H], sequence_ids [B, L], cls_positions [B, S] or None) -> [B, H] without and
-# [B, S, H] with cls_positions; "none" returns [B, L, H].
+# [B, S, H] with cls_positions; "none" returns [B, L, H]. After "pooler", the caller applies the pre-trained
+# dense layer and tanh.
 POOLINGS: dict[str, Callable[..., jax.Array]] = {
-    "cls": _cls,
     "mean": _mean,
+    "cls": _cls,
     "max": _max,
     "last": _last,
-    "none": _every_token,
+    "pooler": _cls,
+    "none": lambda hidden, sequence_ids, cls_positions: hidden,
 }
