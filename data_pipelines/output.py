@@ -21,7 +21,7 @@ UNFINISHED = "unfinished"  # the folder in the output directory from which an in
 SETTINGS = "settings.json"  # in it
 _LOCK = "lock"  # in it
 _OLD_REPORT = "cleaning.json"  # of earlier versions; the manifest has it now
-_FORM = "form 6"  # of the unfinished work; it changes with the files there
+_FORM = "form 7"  # of the unfinished work; it changes with the files there
 
 
 def finished(directory: str, settings: dict[str, Any], overwrite: bool = False) -> dict[str, Any] | None:

@@ -2,10 +2,9 @@
 
 1. `tokenizing.tokenize` writes .npy files next to each run of documents (module `sorted_runs`), in the order
    of its documents: marks; for `exact`, the hashes of the texts; for `near`, their MinHash signatures.
-2. `find` pairs the documents with equal hashes, or with similar signatures, in one task for each step. Its
-   memory is about 100 bytes for each document.
-3. `mark_dropped` writes a mask next to each run that hides the dropped documents from
-   `sorted_runs.read_documents`.
+2. `drop_duplicates`, one task, finds the documents with equal hashes, or with similar signatures, and writes
+   a mask next to each run that hides the dropped documents from `sorted_runs.read_documents`. Its memory is
+   about 100 bytes for each document.
 
 The document with the smallest key of each group is kept; among equal keys, the first one in the corpus. So
 the result does not depend on the workers or on the ranges into which the corpus was split.
@@ -13,14 +12,13 @@ the result does not depend on the workers or on the ranges into which the corpus
 
 from __future__ import annotations
 
-import bisect
 import copy
 import dataclasses
 import functools
 import hashlib
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,10 +44,8 @@ _SHINGLE_WORDS = 5
 _RECALL = 0.98  # minimum fraction of pairs with a similarity equal to the threshold that share a band
 _NEIGHBORS = 64  # each document is compared with this many that follow it in its band, ordered by key
 _PAIRS_AT_ONCE = 1 << 16
-_POSITION_BITS = 32
 _REASONS = {"exact": "duplicate", "near": "near duplicate"}
 
-# A document's id is the number of its run and, in the low 32 bits, its position in the run.
 _MARK = np.dtype(
     [
         ("key", "<u8"),
@@ -62,7 +58,6 @@ _MARK = np.dtype(
         ("begin", f"S{2 * cleaning.EXAMPLE_CHARACTERS}"),
     ]
 )
-_PAIR = np.dtype([("key", "<u8"), ("id", "<u8"), ("other_key", "<u8"), ("other", "<u8")])
 
 RunStage = Callable[[str, Callable[[Any], dict[str, Any]], Sequence[Any]], list[dict[str, Any]]]
 
@@ -168,23 +163,11 @@ def remove(run: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class FindTask:
-    """The arguments of `find`: the step and the runs of all documents."""
+class DropTask:
+    """The arguments of `drop_duplicates`."""
 
-    step: str
-    runs: tuple[str, ...]
-    threshold: float
-    output: str
-
-
-@dataclasses.dataclass(frozen=True)
-class MarkTask:
-    """The arguments of `mark_dropped`: runs[first:end] belong to one task of `tokenizing.tokenize`."""
-
-    runs: tuple[str, ...]
-    first: int
-    end: int
-    pairs: dict[str, str]  # the files that `find` wrote, by step
+    groups: tuple[tuple[str, ...], ...]  # the runs of each task of `tokenizing.tokenize`
+    settings: Settings
     output: str
 
 
@@ -202,81 +185,125 @@ def drop(
     Returns:
         `tokenized` without the counts of the duplicates, and with the counts of the cleaning steps.
     """
-    runs = tuple(path(run) for result in tokenized for run in result["runs"])
-    if not runs:
+    groups = tuple(tuple(map(path, result["runs"])) for result in tokenized)
+    if not any(groups):
         return list(tokenized)
-    found = {step: path(f"{step}-pairs") for step in _REASONS if step in settings.steps}
-    threshold = settings.near_duplicate_threshold
-    finds = [FindTask(step, runs, threshold, output) for step, output in found.items()]
-    run_stage("finding duplicates", find, finds)
-    ends = list(itertools.accumulate(len(result["runs"]) for result in tokenized))
-    marks = [
-        MarkTask(runs, end - len(result["runs"]), end, found, path(f"kept-{number:06d}"))
-        for number, (end, result) in enumerate(zip(ends, tokenized, strict=True))
-    ]
-    marked = run_stage("dropping duplicates", mark_dropped, marks)
-    results = [_reduced(result, mark) for result, mark in zip(tokenized, marked, strict=True)]
-    for step in found:
-        counts = results[0]["cleaning"]["steps"][step]
-        counts["examples"] = [*_examples(runs, found, step), *counts["examples"]]
+    (made,) = run_stage("dropping duplicates", drop_duplicates, [DropTask(groups, settings, path("kept"))])
+    results = []
+    for result, group in zip(tokenized, made["groups"], strict=True):
+        counts = {name: result[name] - count for name, count in group["dropped"].items()}
+        results.append(result | counts | group["kept"])
+    report = copy.deepcopy(results[0]["cleaning"])
+    for step, found in made["steps"].items():
+        counts = report["steps"][step]
+        for name in ("documents_dropped", "bytes_dropped"):
+            counts[name] += found[name]
+        if found["documents_dropped"]:
+            counts["reasons"][_REASONS[step]] = found["documents_dropped"]
+        counts["examples"] = [*found["examples"], *counts["examples"]]
+    results[0]["cleaning"] = report
     return results
 
 
-def _reduced(result: dict[str, Any], marked: dict[str, Any]) -> dict[str, Any]:
-    """Returns the result of a task of `tokenizing.tokenize` without the documents that were dropped."""
-    counts = {name: result[name] - count for name, count in marked["dropped"].items()}
-    counts_of = copy.deepcopy(result["cleaning"]["steps"])
-    for step, found in marked["steps"].items():
-        for name in ("documents_dropped", "bytes_dropped"):
-            counts_of[step][name] += found[name]
-        if found["documents_dropped"]:
-            counts_of[step]["reasons"] |= {_REASONS[step]: found["documents_dropped"]}
-    return (
-        result
-        | counts
-        | {name: marked[name] for name in ("histogram", "smallest_keys")}
-        | {"cleaning": result["cleaning"] | {"steps": counts_of}}
-    )
+def drop_duplicates(task: DropTask) -> dict[str, Any]:
+    """Writes a mask of dropped documents next to each run.
+
+    A document that repeats another one exactly is counted for the step `exact` only.
+
+    Returns:
+        `groups`, for each one the counts of the `dropped` documents, and `histogram` and `smallest_keys` of
+        the `kept` ones, as `tokenizing.tokenize` returns them; `steps`, the counts and examples of each step.
+    """
+    runs = list(itertools.chain.from_iterable(task.groups))
+    marks = [files.load_array(f"{run}.marks") for run in runs]
+    keys = np.concatenate([one["key"] for one in marks])
+    sizes = np.concatenate([one["bytes"] for one in marks])
+    starts = np.cumsum([0, *map(len, marks)])
+    dropped = np.zeros(len(keys), bool)
+
+    def mark(document: int) -> np.void:
+        run = int(np.searchsorted(starts, document, side="right")) - 1
+        return marks[run][document - starts[run]]
+
+    steps = {}
+    for step in (step for step in _REASONS if step in task.settings.steps):
+        values = [files.load_array(f"{run}.{step}") for run in runs]
+        pairs = find(step, keys, values, task.settings.near_duplicate_threshold)
+        pairs = pairs[~dropped[pairs[:, 1]]]
+        dropped[pairs[:, 1]] = True
+        shown = pairs[np.lexsort((pairs[:, 1], keys[pairs[:, 1]]))[: cleaning.MOST_EXAMPLES]]
+        steps[step] = {
+            "documents_dropped": len(pairs),
+            "bytes_dropped": int(sizes[pairs[:, 1]].sum(dtype=np.int64)),
+            "examples": [
+                cleaning.example(_text(other["name"]), _REASONS[step], _text(other["begin"]))
+                | {"kept": _text(kept["name"])}
+                for kept, other in (map(mark, pair) for pair in shown)
+            ],
+        }
+    masks = iter(zip(runs, marks, np.split(dropped, starts[1:-1]), strict=True))
+    groups = []
+    for number, group in enumerate(task.groups):
+        histogram = sorted_runs.new_histogram()
+        smallest: list[int] = []
+        counts = dict.fromkeys(("documents", "sentences", "tokens", "unknown_tokens"), 0)
+        for run, of_run, mask in itertools.islice(masks, len(group)):
+            save_array(sorted_runs.dropped_path(run), mask.astype(np.uint8))
+            for name in counts:
+                counts[name] += int(of_run[name][mask].sum(dtype=np.int64))
+            left = of_run[~mask]
+            bins = (left["key"] >> np.uint64(sorted_runs.BIN_SHIFT)).astype(np.int64)
+            np.add.at(histogram[:, 0], bins, 1)
+            np.add.at(histogram[:, 1], bins, left["tokens"])
+            smallest = sorted([*smallest, *left["key"][:2].tolist()])[:2]  # the marks are sorted by key
+        path = f"{task.output}-{number:06d}.histogram"
+        sorted_runs.write_histogram(path, histogram)
+        kept = {"smallest_keys": smallest, "histogram": files.name(path)}
+        groups.append({"dropped": counts, "kept": kept})
+    return {"groups": groups, "steps": steps}
 
 
-def find(task: FindTask) -> dict[str, Any]:
-    """Writes pairs of duplicates, the kept one first; they are sorted by the other one.
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "ignore")
+
+
+def find(step: str, keys: np.ndarray, values: Sequence[np.ndarray], threshold: float) -> np.ndarray:
+    """Returns pairs of duplicates, int64 [n, 2]: the kept document and the other one.
 
     For `near`, documents are compared that agree in a band of their signatures. The documents of a band are
     sorted by key, which is a random order, and each is compared with the next 64. This covers all pairs of a
     band of up to 65 documents, and bounds the work where a site repeats a template a million times.
+
+    Args:
+        step: `exact` or `near`.
+        keys: uint64 [documents], of all runs; pairs are of positions in it.
+        values: the hashes or signatures of the documents of each run.
+        threshold: the fraction of equal values from which two signatures are near duplicates.
     """
-    values = [files.load_array(f"{run}.{task.step}") for run in task.runs]
-    keys = np.concatenate([files.load_array(f"{run}.marks")["key"] for run in task.runs])
-    starts = [np.uint64(number << _POSITION_BITS) for number in range(len(values))]
-    ids = np.concatenate(
-        [a + np.arange(len(b), dtype=np.uint64) for a, b in zip(starts, values, strict=True)]
-    )
-    hashes = np.concatenate([one if task.step == "exact" else row_hashes(one)[:, None] for one in values])
-    order = np.lexsort((ids, keys, *hashes.T))
+    hashes = np.concatenate([one if step == "exact" else row_hashes(one)[:, None] for one in values])
+    order = np.lexsort((keys, *hashes.T))
     firsts = _first_of_each(*hashes[order].T)
-    twins = np.flatnonzero(firsts != np.arange(len(order)))
-    forest = _spanning_forest(_pairs(keys[order], ids[order], firsts[twins], twins))
-    if task.step == "near":
-        unique = np.sort(order[firsts == np.arange(len(order))])
-        rows = band_rows(task.threshold)
+    repeats = firsts != np.arange(len(order))
+    forest = _spanning_forest(np.column_stack((order[firsts], order))[repeats], keys)
+    if step == "near":
+        unique = np.sort(order[~repeats])
+        rows = band_rows(threshold)
         for start in range(0, PERMUTATIONS // rows * rows, rows):
             bands = np.concatenate([row_hashes(one[:, start : start + rows]) for one in values])[unique]
-            order = np.lexsort((ids[unique], keys[unique], bands))
-            bands, band_keys, band_ids = bands[order], keys[unique][order], ids[unique][order]
+            order = np.lexsort((keys[unique], bands))
+            bands, documents = bands[order], unique[order]
             for distance in range(1, _NEIGHBORS + 1):
                 neighbors = np.flatnonzero(bands[distance:] == bands[:-distance])
                 if not len(neighbors):
                     break
-                pairs = _pairs(band_keys, band_ids, neighbors, neighbors + distance)
+                pairs = np.column_stack((documents[neighbors], documents[neighbors + distance]))
                 similar = [
-                    some[_similarities(values, some) >= task.threshold]
+                    some[_similarities(values, some) >= threshold]
                     for first in range(0, len(pairs), _PAIRS_AT_ONCE)
                     if len(some := pairs[first : first + _PAIRS_AT_ONCE])
                 ]
-                forest = _spanning_forest(np.concatenate([forest, *similar]))
-    save_array(task.output, np.sort(forest, order="other"))
-    return {"dropped": len(forest)}
+                forest = _spanning_forest(np.concatenate([forest, *similar]), keys)
+    return forest
 
 
 def _first_of_each(*sorted_columns: np.ndarray) -> np.ndarray:
@@ -286,101 +313,29 @@ def _first_of_each(*sorted_columns: np.ndarray) -> np.ndarray:
     return np.flatnonzero(new)[np.cumsum(new) - 1] if len(new) else np.zeros(0, np.int64)
 
 
-def _pairs(keys: np.ndarray, ids: np.ndarray, firsts: np.ndarray, others: np.ndarray) -> np.ndarray:
-    pairs = np.empty(len(others), _PAIR)
-    pairs["key"], pairs["id"] = keys[firsts], ids[firsts]
-    pairs["other_key"], pairs["other"] = keys[others], ids[others]
-    return pairs
-
-
 def _similarities(signatures: Sequence[np.ndarray], pairs: np.ndarray) -> np.ndarray:
     """Returns the fraction of equal values in the two signatures of each pair, float [n]."""
-    ids, places = np.unique(np.concatenate((pairs["id"], pairs["other"])), return_inverse=True)
-    found = np.empty((len(ids), PERMUTATIONS), np.uint32)
-    numbers = ids >> np.uint64(_POSITION_BITS)
-    for number in np.unique(numbers):
-        of_run = numbers == number
-        rows = (ids[of_run] & np.uint64((1 << _POSITION_BITS) - 1)).astype(np.int64)
-        found[of_run] = signatures[int(number)][rows]
-    return (found[places[: len(pairs)]] == found[places[len(pairs) :]]).mean(axis=1)
-
-
-def _spanning_forest(pairs: np.ndarray) -> np.ndarray:
-    """Returns pairs that connect the same groups: the smallest key of each with every other one."""
-    ids, rows, places = np.unique(
-        np.concatenate((pairs["id"], pairs["other"])), return_index=True, return_inverse=True
+    documents, places = np.unique(pairs, return_inverse=True)
+    edges = np.cumsum([0, *map(len, signatures)])
+    found = np.concatenate(
+        [
+            one[documents[slice(*np.searchsorted(documents, (low, high)))] - low]
+            for one, (low, high) in zip(signatures, itertools.pairwise(edges), strict=True)
+        ]
     )
-    keys = np.concatenate((pairs["key"], pairs["other_key"]))[rows]
-    edges = places[: len(pairs)], places[len(pairs) :]
-    graph = sparse.coo_array((np.ones(len(pairs), bool), edges), (len(ids), len(ids)))
-    groups = csgraph.connected_components(graph, directed=False)[1] if len(ids) else np.zeros(0, np.int32)
-    order = np.lexsort((ids, keys, groups))
+    first, second = places.reshape(-1, 2).T
+    return (found[first] == found[second]).mean(axis=1)
+
+
+def _spanning_forest(pairs: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Returns pairs that connect the same groups: the smallest key of each with every other one."""
+    if not len(pairs):
+        return pairs
+    documents, places = np.unique(pairs, return_inverse=True)
+    shape = len(documents), len(documents)
+    graph = sparse.coo_array((np.ones(len(pairs), bool), places.reshape(-1, 2).T), shape)
+    _, groups = csgraph.connected_components(graph, directed=False)
+    order = np.lexsort((keys[documents], groups))
     firsts = _first_of_each(groups[order])
-    others = np.flatnonzero(firsts != np.arange(len(order)))
-    return _pairs(keys[order], ids[order], firsts[others], others)
-
-
-def mark_dropped(task: MarkTask) -> dict[str, Any]:
-    """Writes the masks of dropped documents next to the runs of one task.
-
-    A document that repeats another one exactly is counted for the step `exact` only.
-
-    Returns:
-        `histogram` and `smallest_keys` of the remaining documents, as `tokenizing.tokenize` returns them;
-        `dropped`, the counts of the dropped ones; `steps`, the counts of each step.
-    """
-    histogram = sorted_runs.new_histogram()
-    dropped_counts = dict.fromkeys(("documents", "sentences", "tokens", "unknown_tokens"), 0)
-    smallest: list[int] = []
-    by_step = {step: {"documents_dropped": 0, "bytes_dropped": 0} for step in task.pairs}
-    for number in range(task.first, task.end):
-        run = task.runs[number]
-        marks = np.array(files.load_array(f"{run}.marks"))
-        dropped = np.zeros(len(marks), bool)
-        for step, name in task.pairs.items():
-            pairs = _of_run(name, number)
-            positions = (pairs["other"] & np.uint64((1 << _POSITION_BITS) - 1)).astype(np.int64)
-            new = positions[~dropped[positions]]
-            dropped[new] = True
-            by_step[step]["documents_dropped"] += len(new)
-            by_step[step]["bytes_dropped"] += int(marks["bytes"][new].sum(dtype=np.int64))
-        for name in dropped_counts:
-            dropped_counts[name] += int(marks[name][dropped].sum(dtype=np.int64))
-        left = marks[~dropped]
-        bins = (left["key"] >> np.uint64(sorted_runs.BIN_SHIFT)).astype(np.int64)
-        np.add.at(histogram[:, 0], bins, 1)
-        np.add.at(histogram[:, 1], bins, left["tokens"])
-        smallest = sorted([*smallest, *left["key"][:2].tolist()])[:2]  # the marks are sorted by key
-        save_array(sorted_runs.dropped_path(run), dropped.astype(np.uint8))
-    sorted_runs.write_histogram(f"{task.output}.histogram", histogram)
-    return {
-        "dropped": dropped_counts,
-        "smallest_keys": smallest,
-        "histogram": files.name(f"{task.output}.histogram"),
-        "steps": by_step,
-    }
-
-
-def _of_run(name: str, number: int) -> np.ndarray:
-    """Returns the pairs whose dropped document is in a run, sorted by its position."""
-    pairs = files.load_array(name)
-    low, high = (bisect.bisect_left(pairs["other"], run << _POSITION_BITS) for run in (number, number + 1))
-    return np.array(pairs[low:high])
-
-
-def _examples(runs: Sequence[str], found: Mapping[str, str], step: str) -> list[dict[str, str]]:
-    """Returns the entries of the report for the dropped documents of a step that have the smallest keys."""
-    pairs = files.load_array(found[step])
-    if step == "near" and "exact" in found:  # of which some are dropped already
-        pairs = pairs[~np.isin(pairs["other"], files.load_array(found["exact"])["other"])]
-
-    def name_and_begin(document: int) -> list[str]:
-        marks = files.load_array(f"{runs[document >> _POSITION_BITS]}.marks")
-        mark = marks[document & ((1 << _POSITION_BITS) - 1)]
-        return [mark[field].decode("utf-8", "ignore") for field in ("name", "begin")]
-
-    examples = []
-    for pair in pairs[np.argsort(pairs["other_key"], kind="stable")[: cleaning.MOST_EXAMPLES]]:
-        (kept, _), (name, begin) = name_and_begin(int(pair["id"])), name_and_begin(int(pair["other"]))
-        examples.append(cleaning.example(name, _REASONS[step], begin) | {"kept": kept})
-    return examples
+    others = firsts != np.arange(len(order))
+    return documents[np.column_stack((order[firsts], order))[others]]

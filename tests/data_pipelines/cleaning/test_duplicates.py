@@ -128,30 +128,16 @@ def test_records_do_not_depend_on_workers_ranges_runs_or_partitions(planted_opti
     assert contents(small.output) == contents(planted_options.output)
 
 
-def write_run(tmp_path, number, documents, steps=("exact", "near"), threshold=0.8):
-    """Fingerprints of (key, text) as of one run."""
-    settings = cleaning.Settings(steps, near_duplicate_threshold=threshold)
-    writer, run = duplicates.Writer(settings), str(tmp_path / f"run-{number}")
-    for key, text in documents:
-        writer.add(key, readers.Document(f"d{key}", (text,), True), True, (5, 1, 0))
-    writer.write(run)
-    return run
-
-
-def test_a_chain_of_near_duplicates_is_one_group(tmp_path):
+def test_a_chain_of_near_duplicates_is_one_group():
     rng = random.Random(5)
     texts = [article(rng)]
     for _ in range(6):
         texts.append(edited(rng, texts[-1], 0.05))
     keys = [40, 30, 60, 10, 70, 50, 20]
-    runs = tuple(
-        write_run(tmp_path, i, [(key, " ".join(text))])
-        for i, (key, text) in enumerate(zip(keys, texts, strict=True))
-    )
-    duplicates.find(duplicates.FindTask("near", runs, 0.8, str(tmp_path / "groups")))
-    drops = np.load(tmp_path / "groups")
-    assert sorted(int(d) >> 32 for d in drops["other"]) == [0, 1, 2, 4, 5, 6]
-    assert set(drops["id"].tolist()) == {3 << 32}  # the one with the key 10
+    values = [duplicates.signature(cleaning.folded_text(text))[None] for text in texts]
+    pairs = duplicates.find("near", np.array(keys, np.uint64), values, 0.8)
+    assert sorted(pairs[:, 1].tolist()) == [0, 1, 2, 4, 5, 6]
+    assert set(pairs[:, 0].tolist()) == {3}  # the one with the key 10
 
 
 def test_signatures_stay_as_they_are():
