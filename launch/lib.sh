@@ -54,14 +54,6 @@ need() {
   done
 }
 
-# Dies unless each of these flags is a whole number of at least 1.
-need_counts() {
-  local _name
-  for _name in "$@"; do
-    [[ "${!_name}" =~ ^[1-9][0-9]{0,8}$ ]] || die "--$_name=${!_name}: expected a whole number of at least 1"
-  done
-}
-
 need_command() {
   ((${#COMMAND[@]})) || die "what to run? give the command after --, as in: -- bert-jax pretrain --config=..."
 }

@@ -13,7 +13,6 @@ USAGE="Pre-training on a Cloud TPU VM or a pod slice of them, through gcloud.
 
 Each step may be repeated: what is there is left as it is.
 
-  --project=PROJECT               gcloud's own setting by default
   --accelerator_type=v5litepod-16
   --runtime_version=VERSION       of the image; by default the one that suits the accelerator type
   --spot                          at the lower price of capacity that may be taken away
@@ -43,9 +42,9 @@ run() {
   fi
 }
 
-dry_run=false name="" zone="" project="" accelerator_type=v5litepod-16 runtime_version="" service_account="" worker=0
+dry_run=false name="" zone="" accelerator_type=v5litepod-16 runtime_version="" service_account="" worker=0
 poll_seconds=60 spot=false queued=false create_flags="" ssh_flags=""
-parse "dry_run name zone project accelerator_type runtime_version service_account create_flags ssh_flags worker poll_seconds spot
+parse "dry_run name zone accelerator_type runtime_version service_account create_flags ssh_flags worker poll_seconds spot
  queued" -- "$@"
 read -ra create_flags_list <<<"$create_flags"
 read -ra ssh_flags_list <<<"$ssh_flags"
@@ -61,7 +60,6 @@ if [[ -z "$runtime_version" ]]; then
   esac
 fi
 where=(--zone="$zone")
-[[ -z "$project" ]] || where+=(--project="$project")
 tpu_vm=(gcloud compute tpus tpu-vm)
 queue=(gcloud compute tpus queued-resources)
 

@@ -6,9 +6,7 @@ from support import pages
 from bert_jax import cli
 
 DOCS = pages.REPOSITORY / "docs"
-PAGES = sorted(
-    [*DOCS.rglob("*.md"), *pages.REPOSITORY.glob("*.md"), pages.REPOSITORY / "launch" / "README.md"]
-)
+PAGES = sorted([*DOCS.rglob("*.md"), *pages.REPOSITORY.glob("*.md")])
 NOTEBOOKS = sorted(DOCS.rglob("*.ipynb"))
 
 

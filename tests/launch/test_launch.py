@@ -16,12 +16,10 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 LAUNCH = REPOSITORY / "launch"
 SCRIPTS = sorted(path for path in LAUNCH.iterdir() if path.suffix in (".sh", ".sbatch"))
 COMMANDS = [path for path in SCRIPTS if path.suffix == ".sh" and path.name != "lib.sh"]
-RESTART, LOCAL, JOBSET_SCRIPT, TPU_VM = (
-    LAUNCH / f"{name}.sh" for name in ("restart", "local", "jobset", "tpu_vm")
-)
+RESTART, TPU_VM = LAUNCH / "restart.sh", LAUNCH / "tpu_vm.sh"
 
 
-# Words that a shell, Kubernetes or YAML would take apart if they were not quoted.
+# Words that a shell would take apart if they were not quoted.
 NASTY = [
     "it's",
     'a "quote"',
@@ -42,7 +40,6 @@ NASTY = [
 
 _RECORD = """#!/usr/bin/env bash
 printf '%s\\0' "${0##*/}" "$@" $'\\x1e' >>"$STAND_INS/calls"
-if [[ "$*" == *--filename=-* ]]; then cat >"$STAND_INS/input"; fi
 # The next of the answers in a file, the last one again and again.
 answer() {
   local line
@@ -194,71 +191,14 @@ def test_restart_passes_a_signal_on_and_does_not_start_again(tmp_path, number, c
     assert process.stdout.read() == ("saved\n" if code == 3 else "")
 
 
-def local(script, *flags, check=0):
-    words = ["bash", "-c", f'rank="${{!#}}"; rank="${{rank##*=}}"; {script}', "bash", *NASTY]
-    done = subprocess.run([LOCAL, *flags, "--", *words], capture_output=True, text=True, timeout=300)
-    assert done.returncode == check, done.stdout + done.stderr
-    return done
-
-
-def test_each_local_process_gets_its_place():
-    script = 'echo "${@: -3}"; echo "$JAX_PLATFORMS $XLA_FLAGS" >&2'
-    lines = local(script, "--processes=3", "--devices=4", "--port=1234").stdout.splitlines()
-    flags = "--coordinator_address=127.0.0.1:1234 --num_processes=3"
-    for i in range(3):
-        assert f"[{i}] {flags} --process_id={i}" in lines
-        assert any(line.endswith("device_count=4") and line.startswith(f"[{i}] cpu") for line in lines)
-
-
-def test_a_local_process_that_fails_ends_all():
-    script = '[[ $rank != 1 ]] || exit 7; trap "exit 3" TERM; while true; do sleep 0.05; done'
-    assert "process 1 exited with 7" in local(script, "--processes=3", check=7).stderr
-    # Those that stop on purpose are left to save.
-    script = 'trap "echo disturbed" TERM; [[ $rank == 0 ]] || { sleep 0.5; echo written; }; exit 3'
-    assert local(script, check=3).stdout == "[1] written\n"
-
-
-@pytest.mark.long
-def test_a_local_process_that_does_not_listen_is_killed():
-    script = '[[ $rank != 1 ]] || { sleep 1; exit 7; }; trap "" TERM; while true; do sleep 0.05; done'
-    assert "killed" in local(script, "--grace_seconds=1", check=7).stderr
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_goes_to_all_local_processes(number):
-    script = 'trap "echo saved; exit 3" TERM; echo up; while true; do sleep 0.05; done'
-    command = [LOCAL, "--processes=2", "--", "bash", "-c", script]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=heed_sigint)
-    assert sorted(process.stdout.readline() for _ in range(2)) == ["[0] up\n", "[1] up\n"]
-    process.send_signal(number)
-    assert sorted(process.stdout.read().splitlines()) == ["[0] saved", "[1] saved"]
-    assert process.wait(timeout=300) == 3
-
-
-@pytest.mark.parametrize(
-    "kind, flags",
-    [
-        ("tpu", ["--accelerator=tpu-v5-lite-podslice", "--topology=2x2x4", "--slices=2"]),
-        ("gpu", ["--accelerator=nvidia-h100-80gb", "--nodes=4"]),
-    ],
-)
-def test_a_jobset(kind, flags, tmp_path):
-    """The manifest is the one that was checked against JobSet's types, with the command word for word."""
-    cluster = StandIns(tmp_path / "stand-ins", ["kubectl"])
-    words = ["--name=base", "--image=a/b:c", *flags, "--max_restarts=7", "--", *NASTY]
-    cluster.run(JOBSET_SCRIPT, "run", *words)
-    assert cluster.calls() == [["kubectl", "--namespace=default", "create", "--filename=-"]]
-    content = yaml.safe_load((cluster.path / "input").read_text())
-    golden = yaml.safe_load((REPOSITORY / "tests" / "testdata" / "launch" / f"{kind}.yaml").read_text())
-    command, place = (
-        each["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0].pop(
-            "command"
-        )
-        for each in (content, golden)
-    )
-    assert content == golden
-    # Kubernetes reads $$ as a $.
-    assert command == [*(word.replace("$", "$$") for word in NASTY), *place[2:]]
+def test_the_jobset():
+    content = yaml.safe_load((LAUNCH / "jobset.yaml").read_text())
+    job = content["spec"]["replicatedJobs"][0]["template"]["spec"]
+    assert job["parallelism"] == job["completions"]
+    codes = [
+        rule["onExitCodes"]["values"] for rule in job["podFailurePolicy"]["rules"] if "onExitCodes" in rule
+    ]
+    assert codes == [[3], [2]]  # stopped on purpose, a mistake: the rules 0 and 2, and 0 and 1 start it again
 
 
 @pytest.mark.parametrize("code, restarts, again", [(0, 0, 0), (3, 99, 1), (2, 0, 0), (1, 0, 1), (1, 20, 0)])
@@ -295,8 +235,8 @@ def steps(calls):
 
 def test_create_a_tpu_vm(cloud):
     cloud.answers(node="NOT_FOUND READY")
-    cloud.run(TPU_VM, "create", *NAME, "--project=p", "--spot", "--create_flags=--network=n --tags=t")
-    where = ["pod", "--zone=us-west4-a", "--project=p"]
+    cloud.run(TPU_VM, "create", *NAME, "--spot", "--create_flags=--network=n --tags=t")
+    where = ["pod", "--zone=us-west4-a"]
     assert cloud.calls() == [
         [*VM, "describe", *where, "--format=value(state)"],
         [*VM, "create", *where, "--version=v2-alpha-tpuv5-lite", "--accelerator-type=v5litepod-16",
