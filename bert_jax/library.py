@@ -31,6 +31,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.pooling import POOLINGS
 from bert_jax.models.row_inputs import INPUTS, row_inputs
 from bert_jax.settings import config_fields, config_files
+from bert_jax.tasks.rows import batches
 from bert_jax.tokenization import PortableTokenizer, Tokenizer
 
 with epy.lazy_imports():  # what only training needs
@@ -140,8 +141,9 @@ class LoadedModel:
         return {name: arrays[name] for name in INPUTS}
 
     def _padded(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
-        longest = max((len(row.token_ids) for row in rows), default=0)
-        return engine.padded(rows, self.tokenizer.pad_id, len(rows), longest)
+        data = engine.encoded(rows, self.tokenizer.pad_id)
+        batch = batches.make_batch(data, np.arange(len(data)), (data.max_seq_length,))
+        return {name: batch[name] for name in ("input_ids", "lengths", "first_lengths")}
 
     def _pool(self, states: np.ndarray, lengths: np.ndarray, pooling: str) -> np.ndarray:
         if not len(states):

@@ -20,7 +20,7 @@ from bert_jax.kernels import check as kernel_check
 from bert_jax.models import assembled
 from bert_jax.models.config import EncoderConfig
 from bert_jax.parallel import microbatches, placement, sharding
-from bert_jax.tasks.rows import assembly, packing
+from bert_jax.tasks.rows import assembly, outputs, packing
 from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tokenization import Tokenizer
 
@@ -247,25 +247,23 @@ class Engine:
         Yields:
             (numbers of b rows, their outputs [b, ...]).
         """
-        lengths = np.array([len(row.token_ids) for row in rows], np.int64)
-        self.unknown.add(np.concatenate([row.token_ids for row in rows]) if rows else lengths)
+        data = encoded(rows, self._pad_id)
+        self.unknown.add(data.tokens)
+        lengths = data.lengths
         # The longest rows come first, so that the first batch shows how much memory all of them need.
-        order = np.argsort(-lengths, kind="stable")
-        padded_shapes = list(self._shapes(lengths[order], total))
-        if (shape := self._packing(lengths, padded_shapes)) is not None:
-            yield from self._packed_outputs(rows, shape)
-            return
-
-        def batches():
-            begin = 0
-            for size, length in padded_shapes:
-                numbers = order[begin : begin + size]
-                chosen = [rows[i] for i in numbers]
-                yield numbers, padded(chosen, self._pad_id, size, length) | arrays(chosen, size)
-                begin += size
-
-        for numbers, output in microbatches.pipelined(self._dispatch, batches()):
-            yield numbers, output[: len(numbers)]
+        order, begin = np.argsort(-lengths, kind="stable"), 0
+        padded: list[tuple[np.ndarray, tuple[int]]] = []
+        for size, length in self._shapes(lengths[order], total):
+            numbers = order[begin : begin + size]
+            padded.append((np.pad(numbers, (0, size - len(numbers)), constant_values=-1), (length,)))
+            begin += size
+        yield from outputs.computed(
+            self._dispatch,
+            data,
+            self._packing(lengths, padded) or padded,
+            self._mesh,
+            more=lambda groups: arrays([rows[i] for i in groups if i >= 0], len(groups)),
+        )
 
     def _shapes(self, lengths: np.ndarray, total: int | None) -> Iterator[tuple[int, int]]:
         begin = size = length = 0
@@ -278,9 +276,7 @@ class Engine:
             yield size, length
             begin += size
 
-    def _packing(
-        self, lengths: np.ndarray, padded_shapes: Sequence[tuple[int, int]]
-    ) -> packing.Packing | None:
+    def _packing(self, lengths: np.ndarray, padded: Sequence[tuple]) -> packing.Packing | None:
         """Returns the shape of packed rows, if they cost less than the padded batches; otherwise None."""
         if not self._packs or self._sizes or not len(lengths):
             return None
@@ -289,27 +285,9 @@ class Engine:
             # The FLOPs of a layer, 24 H^2 + 4 L H for a token, up to a factor.
             return length * (6 * self._hidden_size + length)
 
-        padded = sum(size * cost(length) for size, length in padded_shapes)
         devices = self._mesh.size
-        return packing.for_outputs(lengths, self._batch_tokens // devices, devices, cost, padded)
-
-    def _packed_outputs(
-        self, rows: Sequence[Row], shape: packing.Packing
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        data = EncodedRows(
-            tokens=np.concatenate([row.token_ids for row in rows]),
-            offsets=np.cumsum([0, *(len(row.token_ids) for row in rows)]),
-            first_lengths=np.array([row.first_length for row in rows], np.int32),
-            targets={},
-            pad_id=self._pad_id,
-            max_seq_length=self._longest,
-            examples=np.arange(len(rows)),
-        )
-        local_rows = sharding.local_rows(self._mesh, shape.multiple)
-        made = packing.output_batches(data, shape, local_rows)
-        for places, output in microbatches.pipelined(lambda make: self._dispatch(make()), made):
-            of_rows = [output[row, : len(numbers)] for row, numbers in enumerate(places)]
-            yield np.concatenate(places), np.concatenate(of_rows)
+        of_padded = sum(len(groups) * cost(length) for groups, (length,) in padded)
+        return packing.for_outputs(lengths, self._batch_tokens // devices, devices, cost, of_padded)
 
     def warm_up(
         self,
@@ -334,9 +312,9 @@ class Engine:
             on_program(done, len(needed))
         return len(needed)
 
-    def _dispatch(self, batch: dict[str, np.ndarray]) -> jax.Array:
+    def _dispatch(self, batch: dict[str, jax.Array]) -> jax.Array:
         with sharding.on_mesh(self._mesh):
-            return self._compute(nest(self._params), sharding.global_batch(batch, self._mesh))
+            return self._compute(nest(self._params), batch)
 
     def _batch_size(self, length: int, total: int | None) -> int:
         devices = self._mesh.size
@@ -348,14 +326,15 @@ class Engine:
         return devices * rows
 
 
-def padded(rows: Sequence[Row], pad_id: int, size: int, length: int) -> dict[str, np.ndarray]:
-    """Returns rows as one batch: int32 `input_ids` [size, length], `lengths` and `first_lengths` [size]."""
-    batch = {
-        "input_ids": np.full((size, length), pad_id, np.int32),
-        "lengths": np.zeros(size, np.int32),
-        "first_lengths": np.zeros(size, np.int32),
-    }
-    for i, row in enumerate(rows):
-        batch["input_ids"][i, : len(row.token_ids)] = row.token_ids
-        batch["lengths"][i], batch["first_lengths"][i] = len(row.token_ids), row.first_length
-    return batch
+def encoded(rows: Sequence[Row], pad_id: int) -> EncodedRows:
+    """Returns rows as those of a data set without labels."""
+    lengths = [len(row.token_ids) for row in rows]
+    return EncodedRows(
+        tokens=np.concatenate([row.token_ids for row in rows] or [np.zeros(0, np.int32)]),
+        offsets=np.cumsum([0, *lengths]),
+        first_lengths=np.array([row.first_length for row in rows], np.int32),
+        targets={},
+        pad_id=pad_id,
+        max_seq_length=max(lengths, default=0),
+        examples=np.arange(len(rows)),
+    )

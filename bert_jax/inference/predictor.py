@@ -24,7 +24,7 @@ from bert_jax.parallel import placement, sharding
 from bert_jax.tasks import fields, registry
 from bert_jax.tasks.lines import SOURCE, LineReader
 from bert_jax.tasks.predictions import Predictions
-from bert_jax.tasks.rows import assembly, batches, outputs, windows
+from bert_jax.tasks.rows import assembly, batches, outputs
 from bert_jax.tasks.rows.outputs import Costs
 from bert_jax.tasks.setup import split_file
 from bert_jax.tasks.table import Malformed
@@ -197,18 +197,16 @@ class Predictor:
         task = self.task
         longest, group = task.config.max_seq_length, task.objective().choices
         self._buckets = tuple(engine.few_lengths(longest, self._mesh))
-        pairs: list[windows.Pair] = [([], None)] * group
+        pairs: list[assembly.Pair] = [([], None)] * group
         rows = assembly.assemble([(pairs, False)], (), task.tokenizer, longest, rows_per_example=group)
-        of_batches = [
-            batches.make_batch(rows, np.full(size, -1), (padded,))
-            for size in self._sizes
-            for padded in self._buckets
-        ]
-        predict = outputs.make_predict(self.objective, self._mesh)
-        self._predict = outputs.compile_predict(
-            predict, self._mesh, self._params, of_batches, on_program=on_program
-        )
-        return len(of_batches)
+        shapes = [(size, padded) for size in self._sizes for padded in self._buckets]
+        predict = functools.partial(self._predict, self._params)
+        on_program(0, len(shapes))
+        for done, (size, padded) in enumerate(shapes, 1):
+            of_padding = [(np.full(size, -1), (padded,))]
+            for _ in outputs.computed(predict, rows, of_padding, self._mesh):
+                on_program(done, len(shapes))
+        return len(shapes)
 
 
 def step_directory(directory: str, which: str) -> str:

@@ -31,7 +31,7 @@ from bert_jax.settings.run_config import ModelConfig
 from bert_jax.tasks import fields, metrics, table
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.evaluation import TaskEvaluator
-from bert_jax.tasks.rows import assembly, batches, outputs, packing, windows
+from bert_jax.tasks.rows import assembly, batches, outputs, packing
 from bert_jax.tasks.rows.outputs import Costs
 from bert_jax.tasks.setup import from_training_file, resolve_schedule, split_file, training_objective
 from bert_jax.training import auto_accumulation, train
@@ -380,6 +380,7 @@ def _describe(split: str, examples: Any, data: batches.EncodedRows, task: Finetu
         parts.append(described)
     cut = f"{data.truncated:,} cut at {data.max_seq_length}"
     if data.row_weights is not None:
-        cut = windows.describe(data.examples, data.truncated)
+        most, cut = max(np.bincount(data.examples)), f"; the shorter text cut in {data.truncated:,}"
+        cut = f"{counted(len(data), 'window')}, up to {most} each{cut if data.truncated else ''}"
     parts.append(f"{np.mean(data.lengths):.0f} tokens on average, {cut}")
     return "; ".join(parts)

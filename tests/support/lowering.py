@@ -219,7 +219,8 @@ def _make_problem(config, files, data, bert):
         train = next(packing.train_batches(rows, plan, BATCH, 0, 0))
     else:
         train = next(batches.train_batches(rows, BATCH, 0, 0))
-    predicted = next(batches.eval_batches(rows, BATCH))
+    lengths = batches.bucket_lengths(rows.group_lengths, BATCH, rows.max_seq_length)
+    predicted = batches.make_batch(rows, batches.eval_order(rows, BATCH)[0], lengths)
     return objective, update, schedule, _abstract(train), _abstract(predicted)
 
 

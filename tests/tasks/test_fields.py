@@ -84,7 +84,6 @@ def make_predict(task, mesh):
         shape = jax.eval_shape(task.predict, params, batch).shape
         return np.random.default_rng(0).random(shape, np.float32)
 
-    predict.lower = predict
     return predict
 
 

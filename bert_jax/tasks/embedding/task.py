@@ -42,8 +42,8 @@ from bert_jax.tasks.lines import LineReader
 from bert_jax.tasks.predictions import TablePredictions
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import assembly
+from bert_jax.tasks.rows.assembly import Ids, Pair
 from bert_jax.tasks.rows.batches import EncodedRows
-from bert_jax.tasks.rows.windows import Ids, Pair
 from bert_jax.tasks.table import STSB, Columns, Examples, parse_number
 from bert_jax.tokenization import Tokenizer
 

@@ -7,8 +7,7 @@ import dataclasses
 import numpy as np
 
 from bert_jax.tasks.question_answering.question_files import NO_ANSWER, UNKNOWN, Questions
-from bert_jax.tasks.rows import windows
-from bert_jax.tasks.rows.assembly import RowBuilder
+from bert_jax.tasks.rows import assembly
 from bert_jax.tasks.rows.batches import NO_TARGET, EncodedRows
 from bert_jax.tokenization import Tokenizer
 
@@ -97,7 +96,7 @@ def encode(
     asked = tokenizer.encode_batch(questions.questions)
     answers = tokenizer.encode_batch([_answer(questions, i, tokenizer) for i in range(len(asked))])
     words: dict[int, np.ndarray] = {}
-    builder, targets, cut = RowBuilder(tokenizer), [], 0
+    builder, targets, cut = assembly.RowBuilder(tokenizer), [], 0
     # (begin of the window in `tokens`, characters of its tokens, whether each token has the most context
     # there)
     parts: list[tuple[int, np.ndarray, np.ndarray]] = []
@@ -115,8 +114,8 @@ def encode(
             target = answer_tokens(tokens, characters, words[place], start, end, answers[i])
         room = tokenizer.layout.room(max_seq_length, pair=True) - len(question)
         offsets = np.arange(len(tokens) + 1)
-        spans = windows.split(offsets, room, doc_stride, fill_last=False)
-        best = windows.most_context(offsets, spans, _CONTEXT_PER_TOKEN) if len(spans) > 1 else None
+        spans = assembly.split(offsets, room, doc_stride, fill_last=False)
+        best = assembly.most_context(offsets, spans, _CONTEXT_PER_TOKEN) if len(spans) > 1 else None
         for number, (first, last) in enumerate(spans):
             row_begin = builder.add(i, question, tokens[first:last])
             window = row_begin + tokenizer.layout.first_length(len(question), pair=True)

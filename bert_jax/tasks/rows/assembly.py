@@ -1,23 +1,28 @@
-"""Assembles examples into rows of tokens. All tasks build their rows here."""
+"""Assembles examples into rows of tokens, and splits what is longer than a row into overlapping windows.
+
+All tasks build their rows here. A text is split only between units, which are single tokens, or words of
+several tokens. `offsets`, int64 [units + 1], is the number of tokens before each unit: 0, 1, 2, ... for
+single tokens.
+"""
 
 from __future__ import annotations
 
-import array
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from bert_jax.tasks.rows import windows
 from bert_jax.tasks.rows.batches import EncodedRows
-from bert_jax.tasks.rows.windows import Ids, Pair
 from bert_jax.tasks.table import Examples
 from bert_jax.tokenization import Tokenizer
 
+Ids = list[int]
+Pair = tuple[Ids, Ids | None]
+Span = tuple[int, int]  # [begin, end) in units
+
 _ENCODE_CHUNK = 8192
 _MANY_UNKNOWN = 0.05  # fraction of [UNK] above which the vocabulary is probably of another language
-_MOST_ARRAYS = 1 << 15  # that are kept before they are concatenated: each takes a hundred bytes
 
 
 class RowBuilder:
@@ -29,10 +34,12 @@ class RowBuilder:
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
-        self._blocks: list[np.ndarray] = []
-        self._parts: list[np.ndarray] = []
-        self._lengths, self._first_lengths, self._examples = (array.array("q") for _ in range(3))
-        self.total = 0
+        self._tokens = bytearray()  # an array for each row would take a hundred bytes more
+        self._offsets, self._first_lengths, self._examples = [0], [], []
+
+    @property
+    def total(self) -> int:
+        return self._offsets[-1]
 
     def add(
         self,
@@ -42,23 +49,18 @@ class RowBuilder:
     ) -> int:
         """Adds a row, of ids without special tokens, and returns where it begins in `tokens`."""
         begin, layout = self.total, self._tokenizer.layout
-        parts = layout.parts(first, second)
-        self._parts += parts
-        if len(self._parts) > _MOST_ARRAYS:
-            self._blocks.append(np.concatenate(self._parts))
-            self._parts = []
-        self._lengths.append(sum(map(len, parts)))
+        for part in layout.parts(first, second):
+            self._tokens += part.tobytes()
+        self._offsets.append(len(self._tokens) // np.dtype(np.int32).itemsize)
         self._first_lengths.append(layout.first_length(len(first), second is not None))
         self._examples.append(example)
-        self.total += self._lengths[-1]
         return begin
 
     def arrays(self, max_seq_length: int) -> dict[str, Any]:
         """Returns the collected rows as keyword arguments of `EncodedRows`, with this `max_seq_length`."""
-        blocks = [*self._blocks, *self._parts]
         return {
-            "tokens": np.concatenate(blocks) if blocks else np.zeros(0, np.int32),
-            "offsets": np.concatenate([np.zeros(1, np.int64), np.cumsum(self._lengths, dtype=np.int64)]),
+            "tokens": np.frombuffer(self._tokens, np.int32),
+            "offsets": np.array(self._offsets, np.int64),
             "first_lengths": np.array(self._first_lengths, np.int32),
             "pad_id": self._tokenizer.pad_id,
             "max_seq_length": max_seq_length,
@@ -104,14 +106,14 @@ def encode(
     """Tokenizes texts or pairs of texts, with or without labels, and returns their rows.
 
     A row has at most `max_seq_length` tokens, including special tokens. Longer examples are truncated
-    (`truncate_pair`), or with a `doc_stride` split into windows (`windows.split_pair`).
+    (`truncate_pair`), or with a `doc_stride` split into windows (`split_pair`).
     """
     first, second = tokenize(tokenizer, examples.texts_a), itertools.repeat(None, len(examples))
     if examples.texts_b:
         second = tokenize(tokenizer, examples.texts_b)
     room = tokenizer.layout.room(max_seq_length, pair=bool(examples.texts_b))
     rows = (
-        windows.split_pair(a, b, room, doc_stride) if doc_stride else truncate(a, b, room)
+        split_pair(a, b, room, doc_stride) if doc_stride else truncate(a, b, room)
         for a, b in zip(first, second, strict=True)
     )
     options: dict[str, Any] = {"target_dtype": target_dtype, "has_windows": bool(doc_stride)}
@@ -177,13 +179,16 @@ def assemble(
         for first, second in pairs:
             builder.add(number, first, second)
     arrays = builder.arrays(max_seq_length)
-    owners = arrays["examples"]
+    owners, weights = arrays["examples"], None
+    if has_windows:  # with mean 1, and the same sum for every example
+        counts = np.bincount(owners)
+        weights = (len(owners) / (max(1, len(counts)) * counts[owners])).astype(np.float32)
     return EncodedRows(
         **arrays,
         targets={} if not labels else {"targets": np.asarray(labels, target_dtype)[owners]},
         truncated=truncated,
         rows_per_example=rows_per_example,
-        row_weights=windows.row_weights(owners) if has_windows else None,
+        row_weights=weights,
     )
 
 
@@ -203,3 +208,81 @@ def truncate_pair(length_a: int, length_b: int, budget: int) -> tuple[int, int]:
     """
     keep_a = min(length_a, max(budget - length_b, budget - budget // 2))
     return keep_a, min(length_b, budget - keep_a)
+
+
+def split_pair(a: Ids, b: Ids | None, room: int, stride: int) -> tuple[list[Pair], bool]:
+    """Splits a text or a pair of texts into rows (A, B).
+
+    An example that fits is a single row. Otherwise the longer text of a pair (B, if both have the same
+    length) is split into windows, and the other one is repeated in each row, truncated to at most half of the
+    room.
+
+    Args:
+        a: the token ids of the first text, without special tokens.
+        b: the token ids of the second text; None for a single text.
+        room: the maximum number of tokens of both texts together.
+        stride: the number of tokens from one window to the next.
+
+    Returns:
+        The rows, and whether any tokens are in no row.
+    """
+
+    def windows(tokens: Ids, room: int) -> list[Ids]:
+        return [tokens[begin:end] for begin, end in split(np.arange(len(tokens) + 1), room, stride)]
+
+    if len(a) + len(b or ()) <= room:
+        return [(a, b)], False
+    if b is None:
+        return [(window, None) for window in windows(a, room)], False
+    if len(a) > len(b):
+        kept = b[: room // 2]
+        return [(window, kept) for window in windows(a, room - len(kept))], kept != b
+    kept = a[: room // 2]
+    return [(kept, window) for window in windows(b, room - len(kept))], kept != a
+
+
+def split(offsets: np.ndarray, room: int, stride: int, *, fill_last: bool = True) -> list[Span]:
+    """Splits a text into windows that cover all of its units, in order.
+
+    Args:
+        offsets: int64 [units + 1]; no unit may have more tokens than `room`.
+        room: the maximum number of tokens of a window.
+        stride: the number of tokens from the beginning of a window to that of the next one; `room` if it is
+            larger than that, so that no tokens are skipped.
+        fill_last: whether the last window is extended to the left as far as `room` permits, instead of
+            beginning at its stride.
+
+    Returns:
+        The units [begin, end) of each window.
+    """
+    units = len(offsets) - 1
+    if offsets[-1] - offsets[0] <= room:
+        return [(0, units)]
+    spans: list[Span] = []
+    begin = 0
+    while True:
+        end = int(np.searchsorted(offsets, offsets[begin] + room, side="right")) - 1
+        if end == units:
+            if fill_last:
+                begin = int(np.searchsorted(offsets, offsets[-1] - room))
+            return [*spans, (begin, units)]
+        spans.append((begin, end))
+        following = int(np.searchsorted(offsets, offsets[begin] + min(stride, room)))
+        begin = min(max(following, begin + 1), end)
+
+
+def most_context(offsets: np.ndarray, spans: Sequence[Span], per_token: float = 0.0) -> np.ndarray:
+    """Returns the window in which each unit has the most context, or the first of several: int64 [units].
+
+    The context of a unit is the number of tokens to its left or to its right in the window, whichever is
+    smaller, plus `per_token` (0.01 in run_squad.py of google-research/bert) for each token of the window.
+    """
+    best = np.full(len(offsets) - 1, -np.inf)
+    window = np.zeros(len(best), np.int64)
+    for number, (begin, end) in enumerate(spans):
+        left = offsets[begin:end] - offsets[begin]
+        right = offsets[end] - offsets[begin + 1 : end + 1]
+        context = np.minimum(left, right) + per_token * (offsets[end] - offsets[begin])
+        window[begin:end][context > best[begin:end]] = number
+        best[begin:end] = np.maximum(best[begin:end], context)
+    return window

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.tasks.rows import windows
-
 # Examples are sorted by length within windows of this many batches, so that the order stays mostly random.
 _GROUPING_WINDOW = 32
 _MAX_BUCKETS = 8
@@ -74,11 +72,16 @@ class EncodedRows:
         """Returns the number of tokens of the longest row of each group: int64 [groups]."""
         return self.lengths.reshape(-1, self.rows_per_example).max(axis=1, initial=0)
 
+    @property
+    def first_rows(self) -> np.ndarray:
+        """Returns the first row of each example: int64 [examples]."""
+        return np.flatnonzero(np.diff(self.examples, prepend=-1))
+
     def example_targets(self) -> np.ndarray:
         """Returns the targets of the examples: [examples, ...]; empty if they have no labels."""
         if not self.targets:
             return np.empty(0)
-        return self.targets["targets"][windows.first_rows(self.examples)]
+        return self.targets["targets"][self.first_rows]
 
     def compared(self, outputs: np.ndarray) -> tuple[np.ndarray, Any]:
         """Returns outputs of `predict_all` and their targets, as `evaluation_loss` expects them."""
@@ -260,19 +263,6 @@ def train_batches(
     """
     buckets = buckets or bucket_lengths(data.group_lengths, batch_size, data.max_seq_length)
     for indices in orders_from(data, batch_size, seed, start_step, group_by_length):
-        yield make_batch(data, indices, buckets, local_rows)
-
-
-def eval_batches(
-    data: EncodedRows,
-    batch_size: int,
-    *,
-    buckets: Sequence[int] = (),
-    local_rows: np.ndarray | None = None,
-) -> Generator[dict[str, np.ndarray], None, None]:
-    """Yields batches with every group once, in the order of `eval_order`; arguments as in `train_batches`."""
-    buckets = buckets or bucket_lengths(data.group_lengths, batch_size, data.max_seq_length)
-    for indices in eval_order(data, batch_size):
         yield make_batch(data, indices, buckets, local_rows)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ import numpy as np
 from bert_jax.io import progress
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import collective, microbatches, placement, sharding
-from bert_jax.tasks.rows import batches, packing, windows
+from bert_jax.tasks.rows import batches, packing
 from bert_jax.training import flops
 
 # What a compilation of a forward pass costs, by the time of that of a train step. It takes a tenth of it,
@@ -106,14 +107,11 @@ class Shapes:
         return cls(size, lengths, packing.for_outputs(data.lengths, tokens, devices, costs.row_flops, padded))
 
 
-def make_predict(
-    objective: Objective, mesh: jax.sharding.Mesh, rows: int | None = None
-) -> sharding.MeshFunction:
+def make_predict(objective: Objective, mesh: jax.sharding.Mesh) -> sharding.MeshFunction:
     """Returns a function (params, global batch, frozen=None) -> float32 [B, C], replicated on every process.
 
     The function is compiled for each shape. On CPUs, it computes a batch in parts that suit them. Parameters
-    that are all trained may be `placement.UnstackedLayers`. With `rows`, only the outputs of the first rows,
-    which are not padding, are returned.
+    that are all trained may be `placement.UnstackedLayers`.
     """
 
     def predict(params, batch, frozen=None):
@@ -123,43 +121,56 @@ def make_predict(
             # Within the loop over the parts, so that XLA finds that what is stacked is taken apart again.
             return objective.predict(placement.restack(joined), part)
 
-        found = microbatches.mapped(of_part, batch, parts)
-        return found if rows is None else found[:rows]
+        return microbatches.mapped(of_part, batch, parts)
 
     replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     return sharding.MeshFunction(jax.jit(predict, out_shardings=replicated), mesh)
 
 
-def compile_predict(
-    predict: sharding.MeshFunction,
+def computed(
+    dispatch: Callable[[dict[str, jax.Array]], jax.Array],
+    data: batches.EncodedRows,
+    shapes: packing.Packing | Sequence[tuple[np.ndarray, Sequence[int]]],
     mesh: jax.sharding.Mesh,
-    params: Any,
-    shapes: Sequence[dict],
     *,
-    on_program: Callable[[int, int], None] = progress.not_shown,
-) -> Callable:
-    """Returns a function (params, global batch) -> outputs that is compiled for given shapes only.
+    more: Callable[[np.ndarray], dict[str, np.ndarray]] = lambda groups: {},
+    on_batch: Callable[[int, int], None] = progress.not_shown,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the outputs of rows on the devices of a mesh, a batch at a time.
 
     Args:
-        predict: a function that `make_predict` returned.
-        mesh: the mesh that holds the parameters.
-        params: the parameters, on the mesh.
-        shapes: one batch of each shape. All of them must have the same arrays; the function ignores any other
-            arrays of the batches that it is called with.
-        on_program: called with (shapes done, all shapes) at the start and after each shape.
+        dispatch: called with each global batch; returns its outputs [B, ...] without waiting for them.
+        data: the rows. Their targets are not read.
+        shapes: the shape of packed batches; or for each padded batch its groups, int64 [B] with -1 for
+            padding at the end, and the lengths that its rows may be padded to.
+        mesh: the device mesh.
+        more: returns additional arrays [B, ...] for the groups of a padded batch.
+        on_batch: called with (batches done, all batches) at the start and after each batch.
+
+    Yields:
+        (the b groups of a batch, their outputs [b, ...], or the outputs of all their rows).
     """
-    compiled, names = {}, ()
-    on_program(0, len(shapes))
-    for done, batch in enumerate(shapes, 1):
-        names = tuple(batch)
-        program = predict.lower(params, sharding.global_batch(batch, mesh)).compile()
-        compiled[batch["input_ids"].shape] = program
-        on_program(done, len(shapes))
+    # Targets would be copied to the devices, and labeled rows would compile programs of their own.
+    data = dataclasses.replace(data, targets={}, token_targets={}, row_weights=None)
 
-    def call(params, batch):
-        return compiled[batch["input_ids"].shape](params, {name: batch[name] for name in names})
+    def padded(groups, lengths):
+        local_rows = sharding.local_rows(mesh, len(groups))
+        return batches.make_batch(data, groups, lengths, local_rows) | more(groups)
 
-    return call
+    if isinstance(shapes, packing.Packing):
+        made = packing.output_batches(data, shapes, sharding.local_rows(mesh, shapes.multiple))
+    else:
+        made = [(groups, functools.partial(padded, groups, lengths)) for groups, lengths in shapes]
+    on_batch(0, len(made))
+    outputs = microbatches.pipelined(lambda make: dispatch(sharding.global_batch(make(), mesh)), made)
+    for done, (numbers, output) in enumerate(outputs, 1):
+        on_batch(done, len(made))
+        if isinstance(shapes, packing.Packing):  # rows of the last batch may be empty
+            found = [of_row[: len(each)] for each, of_row in zip(numbers, output, strict=False)]
+            yield np.concatenate(numbers), np.concatenate(found)
+        else:
+            count = np.count_nonzero(numbers >= 0)
+            yield numbers[:count], output[: count * len(output) // len(numbers)]
 
 
 def predict_all(
@@ -174,54 +185,32 @@ def predict_all(
     """Returns the outputs of all groups of rows, in their order.
 
     `predict` is a function that `make_predict` returned, `params` are on its mesh, and `data` are the same in
-    every process. `on_batch` is called with (batches done, all batches) at the start and after each batch.
+    every process. `on_batch` is as in `computed`.
 
     Returns:
         The outputs [groups, C]. If `predict` returns [rows, L, C], the outputs of every token, [total, C]. If
         the rows are windows with `row_weights`, the mean over the windows of each example, [examples, C].
     """
-    of_shape = _of_padded if shapes.packed is None else _of_packed
-    result = of_shape(predict, params, data, shapes, mesh, on_batch)
-    return result if data.row_weights is None else windows.join(result, data.examples)
-
-
-def _of_padded(predict, params, data, shapes, mesh, on_batch) -> np.ndarray:
-    size = shapes.size
-    order = batches.eval_order(data, size)
-    made = batches.eval_batches(
-        data, size, buckets=shapes.lengths, local_rows=sharding.local_rows(mesh, size)
-    )
-    outputs = microbatches.pipelined(
-        lambda batch: predict(params, sharding.global_batch(batch, mesh)), zip(order, made, strict=True)
-    )
+    of_batches: Any = shapes.packed
+    if of_batches is None:
+        lengths = shapes.lengths or batches.bucket_lengths(
+            data.group_lengths, shapes.size, data.max_seq_length
+        )
+        of_batches = [(groups, lengths) for groups in batches.eval_order(data, shapes.size)]
+    dispatch = functools.partial(predict, params)
     result = np.empty(0, np.float32)
-    on_batch(0, len(order))
-    for done, (groups, output) in enumerate(outputs, 1):
-        on_batch(done, len(order))
-        per_token = output.ndim == 3
-        if done == 1:
-            rows = len(data.tokens) if per_token else len(data) // data.rows_per_example
-            result = np.empty((rows, output.shape[-1]), output.dtype)
-        if not per_token:
-            result[groups[groups >= 0]] = output[groups >= 0]
+    for groups, output in computed(dispatch, data, of_batches, mesh, on_batch=on_batch):
+        if not result.size:
+            of_groups = len(data) // data.rows_per_example
+            size = len(data.tokens) if output.ndim == 3 else of_groups
+            result = np.empty((size, output.shape[-1]), output.dtype)
+        if output.ndim == 2:
+            result[groups] = output
             continue
         for row, states in zip(batches.expand(groups, data.rows_per_example), output, strict=True):
-            if row >= 0:
-                begin, end = data.offsets[row : row + 2]
-                result[begin:end] = states[: end - begin]
-    return result
-
-
-def _of_packed(predict, params, data, shapes, mesh, on_batch) -> np.ndarray:
-    shape = shapes.packed
-    made = packing.output_batches(data, shape, sharding.local_rows(mesh, shape.multiple))
-    outputs = microbatches.pipelined(lambda make: predict(params, sharding.global_batch(make(), mesh)), made)
-    result = np.empty(0, np.float32)
-    on_batch(0, len(made))
-    for done, (rows, output) in enumerate(outputs, 1):
-        on_batch(done, len(made))
-        if done == 1:
-            result = np.empty((len(data), output.shape[-1]), output.dtype)
-        for examples, found in zip(rows, output, strict=False):  # rows of the last batch may be empty
-            result[examples] = found[: len(examples)]
-    return result
+            begin, end = data.offsets[row : row + 2]
+            result[begin:end] = states[: end - begin]
+    if data.row_weights is None:
+        return result
+    counts = np.bincount(data.examples).astype(np.float32)
+    return np.add.reduceat(result, data.first_rows, axis=0) / counts[:, None]

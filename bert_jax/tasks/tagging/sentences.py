@@ -17,8 +17,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.io import checks
 from bert_jax.io.wording import counted
-from bert_jax.tasks.rows import batches, windows
-from bert_jax.tasks.rows.assembly import RowBuilder
+from bert_jax.tasks.rows import assembly, batches
 from bert_jax.tasks.table import (
     FORMATS,
     FileReport,
@@ -192,7 +191,7 @@ def encode(
     lengths = np.array([len(tokens) for tokens in subwords])
     names = {name: number for number, name in enumerate(labels)}
 
-    builder, word_tokens, tags, truncated = RowBuilder(tokenizer), [], [], 0
+    builder, word_tokens, tags, truncated = assembly.RowBuilder(tokenizer), [], [], 0
     documents = examples.documents if document_context else range(len(examples))
     for _, sentences in itertools.groupby(range(len(examples)), documents.__getitem__):
         numbers = list(sentences)
@@ -203,11 +202,11 @@ def encode(
             start, stop = stop, stop + len(examples.words[sentence])
             truncated += bool(cut[document[start:stop]].any())
             inside = offsets[start : stop + 1]
-            spans = windows.split(inside, budget, max(budget // 2, 1))
-            chosen = windows.most_context(inside, spans)
+            spans = assembly.split(inside, budget, max(budget // 2, 1))
+            chosen = assembly.most_context(inside, spans)
             spans = [(start + a, start + b) for a, b in spans]
             if len(spans) == 1:
-                spans = [windows.widen(offsets, start, stop, budget)]
+                spans = [widen(offsets, start, stop, budget)]
             positions = np.empty(stop - start, np.int64)
             for row, (a, b) in enumerate(spans):
                 row_begin = builder.add(sentence, np.concatenate([subwords[word] for word in document[a:b]]))
@@ -229,3 +228,18 @@ def encode(
         token_targets=token_targets,
         word_tokens=word_tokens,
     )
+
+
+def widen(offsets: np.ndarray, begin: int, end: int, room: int) -> assembly.Span:
+    """Extends the units [begin, end) by as many units on both sides as fit into `room` tokens.
+
+    Each side gets half of the spare tokens. If the text does not have that many on one side, the rest goes to
+    the other side.
+    """
+    spare = room - (offsets[end] - offsets[begin])
+    before, after = offsets[begin] - offsets[0], offsets[-1] - offsets[end]
+    left = min(before, max(spare // 2, spare - after))
+    right = min(after, spare - left)
+    first = int(np.searchsorted(offsets, offsets[begin] - left))
+    last = int(np.searchsorted(offsets, offsets[end] + right, side="right")) - 1
+    return first, last

@@ -25,7 +25,7 @@ from bert_jax.tasks.base import TableConfig, TableData, TableTask, WindowsConfig
 from bert_jax.tasks.metrics import Metric
 from bert_jax.tasks.predictions import ClassPredictions, NumberPredictions, TablePredictions
 from bert_jax.tasks.registry import TaskSpec
-from bert_jax.tasks.rows import assembly, windows
+from bert_jax.tasks.rows import assembly
 from bert_jax.tasks.rows.batches import NO_TARGET, EncodedRows
 from bert_jax.tasks.table import LABEL_SEPARATOR, Examples, json_text, label_numbers, list_counts
 
@@ -116,7 +116,9 @@ class TextTask(TableTask):
     def set_up(self) -> None:
         c, pairs = self.config, bool(self.columns.text_b)
         room = self.tokenizer.layout.room(c.max_seq_length, pairs)
-        windows.check_stride(c.doc_stride, c.max_seq_length, room, pairs)
+        largest = (room + 1) // 2 if pairs else room  # of larger ones, `split_pair` would skip tokens
+        if not 0 <= c.doc_stride <= largest:
+            raise UserError(f"doc_stride={c.doc_stride}: expected 0 (long texts are cut) to {largest}")
         if self.config.encoder == BILSTM_ATTENTION:
             self.require("text_b")
         if self.config.lm_weight and not self.model_config.causal:

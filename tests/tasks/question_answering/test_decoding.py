@@ -9,7 +9,7 @@ from support import squad_oracle
 from bert_jax.tasks.question_answering import decoding
 from bert_jax.tasks.question_answering.encoding import WindowRows
 from bert_jax.tasks.question_answering.question_files import UNKNOWN, Questions
-from bert_jax.tasks.rows import windows
+from bert_jax.tasks.rows import assembly
 
 QUESTION = 2  # tokens before the window: [CLS], one of a question; and one [SEP] after it
 
@@ -19,8 +19,8 @@ def layout(contexts, room=4, stride=2):
     lengths, examples, characters, best = [], [], [], []
     for number, context in enumerate(contexts):
         offsets = np.arange(len(context) + 1)
-        spans = windows.split(offsets, room, stride, fill_last=False)
-        chosen = windows.most_context(offsets, spans, 0.01)
+        spans = assembly.split(offsets, room, stride, fill_last=False)
+        chosen = assembly.most_context(offsets, spans, 0.01)
         for window, span in enumerate(spans):
             places = range(*span)
             lengths.append(QUESTION + len(places) + 1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bert_jax import tokenization
 from bert_jax.tasks.question_answering import encoding
 from bert_jax.tasks.question_answering.question_files import UNKNOWN, Questions
-from bert_jax.tasks.rows import windows
+from bert_jax.tasks.rows import assembly
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +62,8 @@ def test_windows_slide_and_each_token_has_one_best(tokenizer):
 @given(st.integers(0, 60), st.integers(1, 20), st.integers(1, 25))
 def test_every_token_is_in_a_window_and_best_in_one(tokens, room, stride):
     offsets = np.arange(tokens + 1)
-    found = windows.split(offsets, room, stride, fill_last=False)
-    best = windows.most_context(offsets, found, 0.01)
+    found = assembly.split(offsets, room, stride, fill_last=False)
+    best = assembly.most_context(offsets, found, 0.01)
     spans = [range(*span) for span in found]
     assert spans[0].start == 0 and spans[-1].stop == tokens
     for token in range(tokens):

@@ -150,7 +150,8 @@ def grouped(lengths, group):
 def test_groups_stay_side_by_side(group, count, batch_size, random):
     data = grouped([random.randint(1, 16) for _ in range(group * count)], group)
     seen = []
-    for batch in batches.eval_batches(data, batch_size):
+    for groups in batches.eval_order(data, batch_size):
+        batch = batches.make_batch(data, groups, (16,))
         assert batch["weights"].shape == ((batch_size, group) if group > 1 else (batch_size,))
         flat = batch["weights"].ndim
         batch = {name: x.reshape(-1, *x.shape[flat:]) for name, x in batch.items()}

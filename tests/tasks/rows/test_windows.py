@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.word_examples import WordTokenizer, examples
 
-from bert_jax.tasks.rows import assembly, windows
+from bert_jax.tasks.rows import assembly
 
 
 def covered(parts, text, stride):
@@ -25,8 +25,7 @@ def test_windows_cover_every_token(max_seq_length, length_a, length_b, data):
     least = budget if b is None else budget - budget // 2
     stride = data.draw(st.integers(1, least))
     room = max_seq_length - (2 if b is None else 3)
-    windows.check_stride(stride, max_seq_length, room, b is not None)
-    rows, cut = windows.split_pair(a, b, room, stride)
+    rows, cut = assembly.split_pair(a, b, room, stride)
     if length_a + (length_b or 0) <= budget:
         assert (rows, cut) == ([(a, b)], False)
         return
@@ -55,7 +54,6 @@ def test_rows_of_a_file():
     assert data.examples.tolist() == [0, 1, 1, 1, 2] and data.first_lengths.tolist() == [5, 5, 5, 5, 3]
     assert data.targets["targets"].tolist() == [1, 0, 0, 0, 1]
     np.testing.assert_allclose(data.row_weights, np.array([1, 1 / 3, 1 / 3, 1 / 3, 1]) * 5 / 3, rtol=1e-6)
-    assert windows.describe(data.examples, 0) == "5 windows (of 3 examples, up to 3 each)"
     pairs = examples(["a bb", "a"], ["ccc", "bb ccc dddd eeeee"], [1, 0])
     data = assembly.encode(pairs, WordTokenizer(), 7, doc_stride=2)
     assert [row.tolist() for row in np.split(data.tokens, data.offsets[1:-1])] == [

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_jax.tasks.rows import batches, windows
-from bert_jax.tasks.tagging.sentences import TaggedSentences, encode
+from bert_jax.tasks.rows import assembly, batches
+from bert_jax.tasks.tagging.sentences import TaggedSentences, encode, widen
 from bert_jax.tokenization import templates
 
 
@@ -80,10 +80,10 @@ def test_rows_fit_and_join_to_the_words(lengths, max_seq_length, document_contex
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=60), st.integers(6, 30))
 def test_each_word_is_where_it_has_most_context(lengths, budget):
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    found = windows.split(offsets, budget, max(budget // 2, 1))
+    found = assembly.split(offsets, budget, max(budget // 2, 1))
     assert found[0][0] == 0 and found[-1][1] == len(lengths)
     assert all(offsets[end] - offsets[begin] <= budget for begin, end in found)
-    chosen = windows.most_context(offsets, found)
+    chosen = assembly.most_context(offsets, found)
     for word, row in enumerate(chosen):
         context = {
             i: min(offsets[word] - offsets[begin], offsets[end] - offsets[word + 1])
@@ -102,7 +102,7 @@ def test_context_fills_the_row(lengths, data):
     begin = data.draw(st.integers(0, len(lengths) - 1))
     end = data.draw(st.integers(begin + 1, len(lengths)))
     budget = int(offsets[end] - offsets[begin]) + data.draw(st.integers(0, 40))
-    first, last = windows.widen(offsets, begin, end, budget)
+    first, last = widen(offsets, begin, end, budget)
     assert 0 <= first <= begin and end <= last <= len(lengths)
     used = offsets[last] - offsets[first]
     assert used <= budget
