@@ -45,8 +45,7 @@ with epy.lazy_imports():
     )
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import sweep
-    from bert_jax.tasks import registry, writers
-    from bert_jax.tasks.glue import tables
+    from bert_jax.tasks import glue, registry, writers
     from bert_jax.training import evaluators
     from bert_jax.workdir import run_directory
 
@@ -205,16 +204,16 @@ def _table(directories: list[str], as_json: bool) -> None:
         summary = sweep.read_summary(directory)
         run = run_directory.read_run(summary["run"] if summary else directory)
         task = registry.spelled(run["config"].get("task", run["command"]))
-        tables.submission_files(task)
+        glue.submission_files(task)
         best = summary or evaluators.read_best(directory)
         if task in scores or not best or not best["scores"]:
             what = f"is a second run of {task}" if task in scores else "has no evaluation"
             raise UserError(f"{directory} {what}; expected one run with an evaluation file for each task")
         scores[task] = best["scores"]
     if as_json:
-        print(json.dumps({"scores": scores, "average": tables.average(scores)}))
+        print(json.dumps({"scores": scores, "average": glue.average(scores)}))
     else:
-        print("\n".join(tables.table(scores)))
+        print("\n".join(glue.table(scores)))
 
 
 def _print(

@@ -31,9 +31,8 @@ from bert_jax.settings.flags import Define
 with epy.lazy_imports():
     from bert_jax.inference import predictor
     from bert_jax.parallel import compiler_options
+    from bert_jax.tasks import glue, setup
     from bert_jax.tasks import predictions as task_predictions
-    from bert_jax.tasks import setup
-    from bert_jax.tasks.glue import tables
 
 INSTEAD_OF_ARGUMENTS = shared.TEXTS_ARE_INPUT
 
@@ -135,7 +134,7 @@ def _submit(flags: absl_flags.FlagValues) -> int:
     for directory in shared.workdirs(flags):
         model = predictor.Predictor(directory, dtype=flags.dtype)
         spec = model.task.spec
-        of_task = tables.submission_files(spec.name)
+        of_task = glue.submission_files(spec.name)
         if files.keys() & of_task.values():
             raise UserError(f"{directory} is a second run of {spec.name}; give only one run of each task")
         for split, name in of_task.items():
@@ -150,8 +149,8 @@ def _submit(flags: absl_flags.FlagValues) -> int:
                 predictions = model.predict(examples, on_batch)
             # Every task of GLUE has these.
             assert isinstance(predictions, task_predictions.TablePredictions)
-            files[name] = tables.submission_file(examples.ids, predictions.outputs, model.task.labels)
+            files[name] = glue.submission_file(examples.ids, predictions.outputs, model.task.labels)
             print(f"{name}: {counted(len(examples), 'prediction')} of {model.source}")
-    missing = tables.write_submission(flags.output, files)
+    missing = glue.write_submission(flags.output, files)
     print(f"wrote {flags.output}" + (f"; the server also expects {', '.join(missing)}" if missing else ""))
     return 0

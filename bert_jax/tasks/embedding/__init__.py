@@ -1,7 +1,507 @@
 """Vectors of texts: sentence embeddings, and late interaction with a vector for each token."""
 
-from bert_jax.tasks.embedding.task import EmbeddingTask, LateInteractionTask
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import string
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from bert_jax import convert
+from bert_jax.convert import families
+from bert_jax.convert.sentences import SentenceVectors, unit_length
+from bert_jax.errors import UserError
+from bert_jax.io import comma_lists
+from bert_jax.io.wording import some
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.heads.structures import SENTENCE, TOKEN_VECTORS, ClassificationHead
+from bert_jax.objectives.embedding.denoising import DENOISING, DenoisingAutoEncoder
+from bert_jax.objectives.embedding.late_interaction import LateInteraction
+from bert_jax.objectives.embedding.sentence import (
+    CLASSES,
+    CONTRASTIVE,
+    COSENT,
+    KINDS,
+    SentenceEmbedding,
+    TextVectors,
+)
+from bert_jax.settings.config_fields import option
+from bert_jax.settings.finetune_config import FinetuneConfig
+from bert_jax.tasks import metrics, table
+from bert_jax.tasks.base import TableConfig, TableData, TableTask
+from bert_jax.tasks.embedding.predictions import (
+    LateInteractionPredictions,
+    RetrievalPredictions,
+    SimilarityPredictions,
+    TokenVectors,
+)
+from bert_jax.tasks.lines import LineReader
+from bert_jax.tasks.predictions import TablePredictions
 from bert_jax.tasks.registry import TaskSpec
+from bert_jax.tasks.rows import assembly
+from bert_jax.tasks.rows.assembly import Ids, Pair
+from bert_jax.tasks.rows.batches import EncodedRows
+from bert_jax.tasks.table import STSB, Columns, Examples, parse_number
+from bert_jax.tokenization import Tokenizer
+
+# What to give if a file to evaluate on has no pairs, or none with similarities, for messages.
+EVAL_COLUMNS = "--config.data.eval_columns=TEXT,TEXT,SCORE"
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupsData(TableData):
+    """The `config.data.*` fields of groups of texts."""
+
+    negatives: str = option(
+        "", "the columns of hard negatives, with commas between; or one of JSON lists of them"
+    )
+    eval_columns: str = option(
+        "",
+        "of the evaluation file, `TEXT,TEXT`, or `TEXT,TEXT,SCORE` with the similarity of each pair; empty: "
+        "those of the training file",
+    )
+    prefix_a: str = option("", "put before each first text, such as `query: `")
+    prefix_b: str = option("", "put before each second text and hard negative, such as `passage: `")
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupsConfig(TableConfig):
+    """The fields of tasks on groups of texts."""
+
+    temperature: float = option(0.05, "that cosines, or scores, are divided by", above=0, maximum=100)
+    data: GroupsData = GroupsData()
+
+
+class GroupsTask(TableTask):
+    """Base class of tasks on groups of texts: an anchor, its positive, and any number of hard negatives.
+
+    Files to evaluate on have pairs, an anchor and its positive.
+    """
+
+    Config = GroupsConfig
+    config: GroupsConfig
+    export_head = "none"
+    _group = 2  # texts in a group of training
+
+    def set_up(self) -> None:
+        if self.columns.negatives:
+            self.require("text_b")
+        names = comma_lists.names(self.config.data.eval_columns, "data.eval_columns")
+        self.eval_columns = dataclasses.replace(self.columns, negatives="")
+        if names:
+            if not 2 <= len(names) <= 3:
+                raise UserError(f"data.eval_columns={','.join(names)}: expected TEXT,TEXT or TEXT,TEXT,SCORE")
+            quotes = ",".join(names) != STSB
+            fields = dict(zip(("text_a", "text_b", "label"), names, strict=False))
+            self.eval_columns = Columns(**fields, header=self.columns.header, quotes=quotes)  # type: ignore
+
+    @property
+    def unlabeled_columns(self) -> Columns:
+        return self.eval_columns
+
+    @classmethod
+    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
+        yield from super().unused(config, spec)
+        yield "head", "vectors of texts have no such head"
+        yield "distillation.teacher", "vectors of texts cannot be distilled yet"
+        if not config.data.eval:
+            yield "data.eval_columns", "there is nothing to evaluate on, give data.eval"
+        if config.data.eval_columns:
+            yield "data.id", "data.eval_columns names the columns of the file to evaluate on, without ids"
+
+    def batch_size_error(self, batch_size: int) -> str:
+        if batch_size > 1 or self.columns.negatives:
+            return ""
+        return "batch_size=1: each text is compared with the others of its batch; expected 2 or more"
+
+    # Reading
+
+    def read_training(self, path: str) -> Examples:
+        return self._read_groups(path, dataclasses.replace(self.columns, label=""))
+
+    def _read_groups(self, path: str, columns: Columns, parse_label: Any = None) -> Examples:
+        examples = self.read_columns(path, columns, parse_label)
+        if examples.negatives:
+            self._group = 2 + len(examples.negatives[0])
+        return examples
+
+    def read(self, path: str) -> Examples:
+        columns = self.eval_columns
+        if not columns.text_b or (self.are_classes and not self.config.data.eval_columns):
+            raise UserError(f"{path}: which columns hold the pairs to evaluate on? give {EVAL_COLUMNS}")
+        return self.read_columns(path, columns, parse_number if columns.label else None)
+
+    def describe(self, examples: Examples, rows: EncodedRows) -> str:
+        return f"{rows.rows_per_example} texts in a group" if rows.rows_per_example > 1 else ""
+
+    # Rows
+
+    def encode(self, examples: Examples) -> EncodedRows:
+        data, first, second = self.config.data, examples.texts_a, examples.texts_b
+        others = [[text] if self.repeats_single_texts else [] for text in first]
+        if second:
+            others = [[text] for text in second]
+        if examples.negatives:
+            others = [[*one, *negatives] for one, negatives in zip(others, examples.negatives, strict=True)]
+        groups = [[text, *more] for text, more in zip(first, others, strict=True)]
+        texts, count = list(itertools.chain.from_iterable(groups)), len(groups[0])
+        prefixes = [data.prefix_a, *[data.prefix_b if second else data.prefix_a] * (count - 1)]
+        prefixed = [prefix + text for prefix, text in zip(itertools.cycle(prefixes), texts, strict=False)]
+        forms = itertools.cycle([self.form(True), *[self.form(False)] * (count - 1)])
+        layout = self.tokenizer.layout
+        rows = (
+            assembly.truncate([*before, *ids], None, layout.room(length, False))
+            for ids, (length, before) in zip(assembly.tokenize(self.tokenizer, prefixed), forms, strict=False)
+        )
+        are_classes = bool(examples.labels) and isinstance(examples.labels[0], int)
+        encoded = assembly.assemble(
+            _by_group(rows, count),
+            examples.labels,
+            self.tokenizer,
+            self.config.max_seq_length,
+            target_dtype=np.int32 if are_classes else np.float32,
+            rows_per_example=count,
+        )
+        # Texts are equal whatever is put before them: one that is equal to its anchor is no negative.
+        numbers: dict[str, int] = {}
+        encoded.targets["texts"] = np.array(
+            [numbers.setdefault(text, len(numbers)) for text in texts], np.int32
+        )
+        encoded.least_groups = 2 if self.batch_size_error(1) else 1
+        return encoded
+
+    are_classes: bool = False  # whether the labels of training are classes
+    repeats_single_texts: bool = True  # a text without a second one comes twice, as its own positive
+
+    def form(self, is_anchor: bool) -> tuple[int, Ids]:
+        """Returns the largest number of tokens of a row, and the ids to put before its text."""
+        return self.config.max_seq_length, []
+
+    # Predictions
+
+    @property
+    def scorers(self) -> Mapping[str, metrics.Metric]:
+        return metrics.SIMILARITY if self.eval_columns.label else metrics.RANKING
+
+    def loss(self, rows: EncodedRows, outputs: np.ndarray) -> None:
+        """Returns None: the loss of a batch depends on its size, and files of similarities have another."""
+        return None
+
+
+def _by_group(rows: Iterable[tuple[list[Pair], bool]], count: int) -> Iterator[tuple[list[Pair], bool]]:
+    for group in zip(*[iter(rows)] * count, strict=True):
+        pairs, cut = zip(*group, strict=True)
+        yield list(itertools.chain.from_iterable(pairs)), any(cut)
+
+
+_LOSSES = (*KINDS, DENOISING)
+_POOLINGS = ("cls", "last", "mean")  # those of `EncoderConfig.classifier_pooling`
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingConfig(GroupsConfig):
+    """The fields of sentence embeddings."""
+
+    loss: str = option(
+        CONTRASTIVE,
+        "`contrastive`: each first text finds its second one in the batch (InfoNCE); `cosent`: pairs with a "
+        "higher `data.label` have a higher cosine; `classes`: `data.label` is predicted from both vectors; "
+        "`denoising`: each text is restored from its vector after tokens were deleted (TSDAE)",
+        choices=_LOSSES,
+    )
+    deletion: float = option(
+        0.6, "of `denoising`: the probability that a token is deleted", minimum=0, below=1
+    )
+    symmetric: bool = option(False, "of `contrastive`: second texts find their first ones, too")
+    dimensions: str = option(
+        "", "numbers of leading dimensions that are trained as vectors of their own (Matryoshka): `64,128`"
+    )
+    pack: bool = option(True, "random batches, several texts a row ([finetuning.md](finetuning.md))")
+
+
+def _has_dropout(config: EncoderConfig) -> bool:
+    rates = "hidden_dropout_prob", "attention_probs_dropout_prob", "embedding_dropout", "inner_dropout"
+    return any(getattr(config, rate) for rate in rates)
+
+
+class EmbeddingTask(GroupsTask):
+    """Sentence embeddings; the losses are those of `objectives.embedding`.
+
+    Without second texts, the contrastive loss has each text twice, with different dropout (SimCSE).
+    """
+
+    Config = EmbeddingConfig
+    config: EmbeddingConfig
+    title = "sentence embeddings"
+    next_command = "embed --model={workdir} --input=FILE --output=FILE"
+
+    @classmethod
+    def adopt_model(
+        cls,
+        model_config: EncoderConfig,
+        tokenizer: Tokenizer,
+        config: FinetuneConfig,
+        explicit: Collection[str],
+        log: Callable[[str], None],
+    ) -> EncoderConfig:
+        theirs = config.init_from and convert.load_sentence(config.init_from, model_config, tokenizer)
+        pooling, source = SENTENCE.pooling, "the default"
+        if "classifier_pooling" in explicit or config.model.classifier_pooling is not None:
+            pooling, source = SENTENCE.pooling_of(model_config), "as model.classifier_pooling says"
+        elif theirs and theirs.pooling in _POOLINGS:
+            pooling, source = theirs.pooling, f"as in {config.init_from}"
+        log(f"pooling of the vectors: {pooling}, {source}")
+        if theirs and theirs.unsupported:
+            log(f"warning: {config.init_from}: {theirs.unsupported} is not computed; the vectors are others")
+        prefixes = [config.of_tasks.get(name) for name in ("data.prefix_a", "data.prefix_b")]
+        if unused := theirs and [name for name, text in theirs.prompts.items() if text not in prefixes]:
+            log(f"prompts of {config.init_from} that data.prefix_a and data.prefix_b lack: {some(unused)}")
+        if pooling == SENTENCE.pooling_of(model_config):
+            return model_config
+        return model_config.replace(classifier_pooling=pooling)
+
+    def set_up(self) -> None:
+        if self.config.loss in (COSENT, CLASSES):
+            self.require("text_b", "label")
+        self.are_classes = self.config.loss == CLASSES
+        self.repeats_single_texts = self.config.loss != DENOISING
+        super().set_up()
+        self.sizes = self._sizes()
+
+    def _sizes(self) -> tuple[int, ...]:
+        given, width = self.config.dimensions, self.model_config.hidden_size
+        try:
+            sizes = tuple(int(size) for size in comma_lists.names(given, "dimensions"))
+        except ValueError:
+            sizes = (0,)
+        if len({*sizes}) < len(sizes) or not all(0 < size < width for size in sizes):
+            raise UserError(f"dimensions={given}: expected different numbers from 1 to {width - 1}")
+        return sizes
+
+    @classmethod
+    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
+        yield from super().unused(config, spec)
+        if config.loss != CONTRASTIVE:
+            for name in ("symmetric", "data.negatives"):
+                yield name, f"it is only used with loss={CONTRASTIVE}"
+        elif config.data.label and config.data.eval_columns:
+            yield "data.label", f"loss={CONTRASTIVE} has no labels"
+        if config.loss in (CLASSES, DENOISING):
+            for name in ("temperature", "dimensions"):
+                yield name, f"loss={config.loss} has no cosines"
+        if config.loss == DENOISING:
+            for name in ("data.text_b", "data.label"):
+                yield name, f"loss={DENOISING} is trained on single texts (data.text_a)"
+        else:
+            yield "deletion", f"it is only used with loss={DENOISING}"
+        if not config.data.text_b and not config.data.eval_columns:
+            yield "data.prefix_b", "there are no second texts (data.text_b)"
+
+    def batch_size_error(self, batch_size: int) -> str:
+        if self.config.loss == COSENT:
+            message = "batch_size=1: loss=cosent compares the pairs of a batch; expected 2 or more"
+            return message if batch_size == 1 else ""
+        return super().batch_size_error(batch_size) if self.config.loss == CONTRASTIVE else ""
+
+    @property
+    def classifier(self) -> ClassificationHead:
+        return SENTENCE
+
+    @property
+    def sentence(self) -> SentenceVectors:
+        data = self.config.data
+        prompts = {"query": data.prefix_a, "document": data.prefix_b}
+        return SentenceVectors(
+            self.classifier.pooling_of(self.model_config),
+            True,
+            self.config.max_seq_length,
+            {name: text for name, text in prompts.items() if text},
+        )
+
+    # Reading
+
+    def read_training(self, path: str) -> Examples:
+        columns = self.columns
+        if self.config.loss == CONTRASTIVE:
+            if not columns.text_b and not _has_dropout(self.model_config):
+                raise UserError("data.text_b=: a text and its positive differ by dropout alone, which is 0")
+            columns = dataclasses.replace(columns, label="")
+        parse = table.parse_number if self.config.loss == COSENT else str
+        examples = self._read_groups(path, columns, parse if columns.label else None)
+        if self.config.loss == CLASSES:
+            self.labels = table.infer_labels(examples.labels, path)
+            numbers = table.label_numbers(self.labels)
+            examples.labels = [table.label_index(numbers, label) for label in examples.labels]
+        return examples
+
+    def read_unlabeled(self, path: str, **options: Any) -> Examples:
+        self._check_pairs(options)
+        return super().read_unlabeled(path, **options)
+
+    def line_reader(self, file_format: str = "auto", **columns: str) -> LineReader:
+        self._check_pairs(columns)
+        return super().line_reader(file_format, **columns)
+
+    def _check_pairs(self, given: Mapping[str, Any]) -> None:
+        if not (self.eval_columns.text_b or given.get("text_b")):
+            raise UserError("predictions compare pairs; `bert-jax embed` gives the vectors of single texts")
+
+    def objective(self) -> TextVectors:
+        c, layout = self.config, self.tokenizer.layout
+        if c.loss == DENOISING:
+            return DenoisingAutoEncoder(
+                self.model_config,
+                layout.special_ids,
+                c.deletion,
+                layout.types,
+                self.classifier,
+                families.of(self.model_config).masked_lm,
+            )
+        return SentenceEmbedding(
+            self.model_config,
+            c.loss,
+            self._group,
+            c.temperature,
+            c.symmetric,
+            self.sizes,
+            len(self.labels),
+            layout.types,
+            self.classifier,
+        )
+
+    # Predictions
+
+    def decode(self, examples: Examples, rows: EncodedRows, outputs: np.ndarray) -> TablePredictions:
+        vectors = unit_length(outputs.reshape(len(outputs), 2, -1))
+        cosines = np.sum(vectors[:, 0] * vectors[:, 1], axis=-1, keepdims=True)
+        if examples.labels:
+            return SimilarityPredictions(examples, cosines, np.asarray(examples.labels, np.float32))
+        return RetrievalPredictions(examples, cosines, np.empty(0), vectors=vectors)
+
+
+# Late interaction
+
+_MARKERS = ("[unused0]", "[unused1]")  # [Q] and [D] of the published models
+
+
+@dataclasses.dataclass(frozen=True)
+class LateInteractionConfig(GroupsConfig):
+    """The fields of late interaction."""
+
+    vector_size: int = option(128, "dimensions of the vector of each token", minimum=1, maximum=2**16)
+    query_length: int = option(
+        32, "tokens of each first text, which is cut, or filled up with [MASK]", minimum=4, maximum=2**16
+    )
+
+
+class LateInteractionTask(GroupsTask):
+    """Late interaction; see `objectives.embedding.late_interaction`.
+
+    Rows are `[CLS] [Q] query [SEP] [MASK] ...` and `[CLS] [D] document [SEP]`. The markers are left out if
+    the vocabulary lacks them. The [MASK] tokens, which expand the query, are read as any other token: the
+    others attend to them, too (`attend_to_mask_tokens` in ColBERT's code, where it is off by default).
+
+    Attributes:
+        markers: the ids of [Q] and of [D], in a list each that is empty if the vocabulary lacks them.
+        skipped: the ids of punctuation, which does not count in the score of a document.
+    """
+
+    Config = LateInteractionConfig
+    config: LateInteractionConfig
+    title = "late interaction"
+    next_command = "search --index=DIR --rerank={workdir}"
+
+    def set_up(self) -> None:
+        super().set_up()
+        c = self.config
+        self.require("text_b")
+        if self.eval_columns.label:
+            raise UserError("data.eval_columns: late interaction compares pairs, TEXT,TEXT")
+        if c.query_length > c.max_seq_length:
+            raise UserError(
+                f"query_length={c.query_length}: expected at most max_seq_length={c.max_seq_length}"
+            )
+        known = {token: number for number, token in enumerate(self.tokenizer.tokens)}
+        has_markers = all(marker in known for marker in _MARKERS)
+        self.markers = [[known[marker]] if has_markers else [] for marker in _MARKERS]
+        self.skipped = punctuation(self.tokenizer)
+
+    @classmethod
+    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
+        yield from super().unused(config, spec)
+        yield "data.label", "late interaction has no labels"
+
+    @property
+    def scores_pairs(self) -> bool:
+        return True
+
+    @property
+    def classifier(self) -> ClassificationHead:
+        return TOKEN_VECTORS
+
+    def form(self, is_anchor: bool) -> tuple[int, Ids]:
+        """Returns the largest number of tokens of a row, and the ids to put before its text."""
+        if is_anchor:
+            return self.config.query_length, self.markers[0]
+        return self.config.max_seq_length, self.markers[1]
+
+    def encode(self, examples: Examples) -> EncodedRows:
+        rows = super().encode(examples)
+        lengths = rows.lengths.copy()
+        lengths[:: rows.rows_per_example] = self.config.query_length
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        tokens = np.full(offsets[-1], self.tokenizer.mask_id, np.int32)
+        shifts = np.repeat(offsets[:-1] - rows.offsets[:-1], rows.lengths)
+        tokens[np.arange(len(rows.tokens)) + shifts] = rows.tokens
+        first_lengths = lengths.astype(np.int32)  # each row has one text
+        return dataclasses.replace(rows, tokens=tokens, offsets=offsets, first_lengths=first_lengths)
+
+    def objective(self) -> LateInteraction:
+        c = self.config
+        return LateInteraction(
+            self.model_config,
+            c.vector_size,
+            c.query_length,
+            self._group,
+            c.temperature,
+            self.skipped,
+            self.tokenizer.layout.types,
+            self.classifier,
+        )
+
+    def decode(
+        self, examples: Examples, rows: EncodedRows, outputs: np.ndarray
+    ) -> LateInteractionPredictions:
+        """Returns the scores of pairs, and the ranks of the second texts.
+
+        Args:
+            examples: pairs.
+            rows: the rows of both texts of each.
+            outputs: float16 [total, H], the vectors of all tokens.
+        """
+        spans = np.stack([rows.offsets[:-1], rows.offsets[1:]], axis=1)
+        places = spans[::2, :1] + np.arange(self.config.query_length)
+        documents = TokenVectors(outputs, spans[1::2], ~np.isin(rows.tokens, self.skipped))
+        return LateInteractionPredictions.of(examples, outputs[places], documents)
+
+
+def punctuation(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Returns the ids of the tokens that are one character of ASCII punctuation."""
+    marks = (tokenizer.word_start, tokenizer.continuation)
+
+    def text(token: str) -> str:
+        found = next((mark for mark in marks if mark and token.startswith(mark) and token != mark), "")
+        return token.removeprefix(found)
+
+    return tuple(
+        number
+        for number, token in enumerate(tokenizer.tokens)
+        if len(text(token)) == 1 and text(token) in string.punctuation
+    )
+
 
 TASKS = (
     TaskSpec(

@@ -1,8 +1,183 @@
-"""Choices among texts: multiple choice, such as SWAG, and rerankers, which score a query and a document."""
+"""Choices among texts that are read with another one: multiple choice (paper, section 4.4) and reranking."""
 
-from bert_jax.tasks.multiple_choice.task import MultipleChoiceTask, RerankingTask
+from __future__ import annotations
+
+import dataclasses
+import functools
+import string
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.io.wording import counted
+from bert_jax.objectives.multiple_choice import MultipleChoice, Reranking
+from bert_jax.settings.config_fields import option
+from bert_jax.tasks import metrics
+from bert_jax.tasks.base import TableConfig, TableData, TableTask
+from bert_jax.tasks.lines import TableLines
+from bert_jax.tasks.predictions import TablePredictions, rounded
 from bert_jax.tasks.registry import TaskSpec
-from bert_jax.tasks.table import Columns
+from bert_jax.tasks.rows import assembly
+from bert_jax.tasks.rows.batches import EncodedRows
+from bert_jax.tasks.table import Columns, Examples
+
+
+@dataclasses.dataclass(frozen=True)
+class ChoiceData(TableData):
+    """The `config.data.*` fields of multiple choice."""
+
+    choices: str = option("", "the columns of the choices, with commas between; or one of lists of them")
+
+
+@dataclasses.dataclass(frozen=True)
+class ChoiceConfig(TableConfig):
+    """The fields of multiple choice."""
+
+    data: ChoiceData = ChoiceData()
+
+
+class MultipleChoiceTask(TableTask):
+    """Selects the choice that best continues a text. The labels are the numbers of the choices, from 0."""
+
+    Config = ChoiceConfig
+    config: ChoiceConfig
+    title = "multiple choice"
+    export_head = "multiple_choice"
+    scorers = {"accuracy": metrics.accuracy}  # noqa: RUF012
+
+    def set_up(self) -> None:
+        self.require("choices")
+
+    def read_training(self, path: str) -> Examples:
+        examples = self.read(path)
+        self.labels = tuple(map(str, range(len(examples.choices[0]))))
+        return examples
+
+    def objective(self) -> MultipleChoice:
+        types = self.tokenizer.layout.types
+        count = len(self.labels)
+        return MultipleChoice(self.model_config, count, token_types=types, classifier=self.classifier)
+
+    def parse_label(self, text: str) -> int:
+        """Returns the number of a choice, counted from 0, given as a number or as a letter; A is 0."""
+        text = text.strip()
+        is_letter = len(text) == 1 and text.upper() in string.ascii_uppercase
+        return string.ascii_uppercase.index(text.upper()) if is_letter else int(text)
+
+    def encode(self, examples: Examples) -> EncodedRows:
+        count = len(examples.choices[0])
+        if count != len(self.labels):
+            raise UserError(
+                f"{examples.path}: {count} choices a question, expected {len(self.labels)} as trained"
+            )
+        starts = examples.texts_b or [""] * len(examples)
+        endings = [
+            [f"{start} {choice}".strip() for choice in choices]
+            for start, choices in zip(starts, examples.choices, strict=True)
+        ]
+        return assembly.encode_choices(
+            examples.texts_a, endings, examples.labels, self.tokenizer, self.config.max_seq_length
+        )
+
+    def line_reader(self, file_format: str = "auto", **columns: str) -> TableLines:
+        names = self.columns.names("choices")
+        return TableLines(file_format, self.line_names() | columns, names, len(self.labels))
+
+
+@dataclasses.dataclass
+class RankingPredictions(TablePredictions):
+    """The scores of the candidates of each query, of which the first one is relevant.
+
+    Attributes:
+        outputs: float32 [N, K], the scores; [N, 1] for pairs.
+    """
+
+    @functools.cached_property
+    def predicted(self) -> np.ndarray:
+        """Returns the rank of each relevant document, from 1, behind all with an equal score: int64 [N].
+
+        It is the last one if its score is NaN, and a candidate whose score is NaN comes before it.
+        """
+        return np.sum(~(self.outputs < self.outputs[:, :1]), axis=1)
+
+    def values(self) -> list[float]:
+        return rounded(self.outputs[:, 0])
+
+    def is_degenerate(self, scores: Mapping[str, float]) -> bool:
+        return bool(np.ptp(self.outputs, axis=1).max(initial=0.0) < 1e-3)
+
+
+@dataclasses.dataclass(frozen=True)
+class RerankingData(TableData):
+    """The `config.data.*` fields of reranking."""
+
+    negatives: str = option(
+        "", "the columns of documents that are not relevant, with commas between; or one of lists of them"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class RerankingConfig(TableConfig):
+    """The fields of reranking."""
+
+    data: RerankingData = RerankingData()
+
+
+class RerankingTask(TableTask):
+    """Orders the candidates of each query; see `objectives.multiple_choice`.
+
+    Files to evaluate on have the columns of the training file, and any number of candidates. Predictions are
+    the scores of pairs.
+    """
+
+    Config = RerankingConfig
+    config: RerankingConfig
+    title = "reranking"
+    next_command = "search --index=DIR --rerank={workdir}"
+    Predictions = RankingPredictions
+    scorers = metrics.RANKING
+    _candidates = 1  # of a query; predictions have pairs
+
+    def set_up(self) -> None:
+        self.require("text_b", "negatives")
+
+    @classmethod
+    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
+        yield from super().unused(config, spec)
+        yield "data.label", "the document of data.text_b is the relevant one"
+
+    def read_training(self, path: str) -> Examples:
+        examples = self.read(path)
+        self._candidates = 1 + len(examples.negatives[0])
+        return examples
+
+    def read(self, path: str) -> Examples:
+        examples = self.read_columns(path, self.columns)
+        return dataclasses.replace(examples, labels=[0] * len(examples))
+
+    def read_unlabeled(self, path: str, **options: Any) -> Examples:
+        return super().read_unlabeled(path, **{"negatives": "", **options})
+
+    def encode(self, examples: Examples) -> EncodedRows:
+        others = examples.negatives or [[]] * len(examples)
+        candidates = [[first, *more] for first, more in zip(examples.texts_b, others, strict=True)]
+        return assembly.encode_choices(
+            examples.texts_a, candidates, examples.labels, self.tokenizer, self.config.max_seq_length
+        )
+
+    def describe(self, examples: Examples, rows: EncodedRows) -> str:
+        return f"{counted(rows.rows_per_example, 'candidate')} of each query"
+
+    def objective(self) -> Reranking:
+        return Reranking(
+            self.model_config,
+            self._candidates,
+            token_types=self.tokenizer.layout.types,
+            classifier=self.classifier,
+        )
+
 
 _DEFAULTS = {"batch_size": 16, "optimizer.learning_rate": 2e-5}  # paper, section 4.4
 

@@ -1,7 +1,146 @@
-"""Extractive question answering, such as SQuAD: an answer is a span of the context."""
+"""Extractive question answering: SQuAD 1.1 and 2.0, and similar files (paper, sections 4.2 and 4.3)."""
 
-from bert_jax.tasks.question_answering.task import QuestionAnsweringTask
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.io.wording import counted
+from bert_jax.objectives.spans import Spans
+from bert_jax.settings.config_fields import option
+from bert_jax.tasks.base import DataConfig, FinetuneTask, WindowsConfig
+from bert_jax.tasks.lines import SOURCE, LineReader, ids_of
+from bert_jax.tasks.question_answering import decoding, encoding, squad_scores
+from bert_jax.tasks.question_answering.decoding import AnswerPredictions, files_beside
+from bert_jax.tasks.question_answering.question_files import NO_ANSWER, Questions, read_questions
 from bert_jax.tasks.registry import TaskSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class QuestionData(DataConfig):
+    """The `config.data.*` fields of question answering."""
+
+    text_b: str = option("", "the column of the second text of a pair")
+
+
+@dataclasses.dataclass(frozen=True)
+class QuestionConfig(WindowsConfig):
+    """The fields of question answering."""
+
+    v2: bool = option(False, "questions may have no answer")
+    max_query_length: int = option(64, "tokens of a question; longer ones are cut", minimum=1, maximum=2**24)
+    n_best: int = option(
+        20, "starts and ends that are combined in each window, and answers that are listed",
+        minimum=1, maximum=10**6,
+    )  # fmt: skip
+    max_answer_length: int = option(30, "tokens", minimum=1, maximum=2**24)
+    null_score_diff_threshold: float = option(
+        0.0,
+        "no answer is predicted if its score exceeds that of the best answer by more than this; only with "
+        "`v2`",
+        minimum=-(10**30), maximum=10**30,
+    )  # fmt: skip
+    data: QuestionData = QuestionData()
+
+
+class QuestionLines(LineReader):
+    """Reads questions with their contexts from a stream."""
+
+    own_names = {"text_a": "question", "text_b": "context", "id": "id"}  # noqa: RUF012
+    needs_text = True
+
+    def examples(self, rows: Sequence[tuple[int, dict[str, Any]]]) -> Questions:
+        questions = Questions(SOURCE, rows=len(rows))
+        for id_, (_, row) in zip(ids_of(rows), rows, strict=True):
+            questions.add(id_, row["text_a"], row["text_b"])
+        return questions
+
+
+class QuestionAnsweringTask(FinetuneTask):
+    """Question answering: predicts a span of the context, or, with `config.v2`, that there is no answer."""
+
+    Config = QuestionConfig
+    config: QuestionConfig
+    title = "questions (squad, squad2)"
+    export_head = "question_answering"
+    Lines = QuestionLines
+    formats = (".json",)
+
+    def set_up(self) -> None:
+        c, special = self.config, self.tokenizer.template.special_count(pair=True)
+        if c.max_seq_length <= c.max_query_length + special or c.doc_stride < 1:
+            raise UserError(
+                f"max_seq_length={c.max_seq_length}, doc_stride={c.doc_stride}: expected more than "
+                f"max_query_length + {special}, and 1 or more; --config=finetune/squad has the defaults"
+            )
+
+    def read_training(self, path: str) -> Questions:
+        return self._read(path, training=True)
+
+    def objective(self) -> Spans:
+        return Spans(self.model_config, self.tokenizer.layout.types, self.classifier)
+
+    @property
+    def known_metrics(self) -> tuple[str, ...]:
+        return ("f1", "exact" if self.config.v2 else "exact_match")
+
+    def read(self, path: str) -> Questions:
+        return self._read(path)
+
+    def read_unlabeled(
+        self, path: str, *, test: bool = False, format: str = "auto", **columns: Any
+    ) -> Questions:
+        """Returns the questions of a file; test files have the same layout as the other splits."""
+        return self._read(path, labeled=False, file_format="" if format == "auto" else format, **columns)
+
+    def _read(self, path: str, file_format: str = "", **options: Any) -> Questions:
+        data = self.config.data
+        fields = {"question": "text_a", "context": "text_b", "answers": "label", "id": "id"}
+        given = {name: options.pop(field, None) or getattr(data, field) for name, field in fields.items()}
+        keys = {name: value for name, value in given.items() if value}
+        return read_questions(
+            path, keys=keys, file_format=file_format or data.format, v2=self.config.v2, **options
+        )
+
+    def encode(self, examples: Questions) -> encoding.WindowRows:
+        c = self.config
+        return encoding.encode(examples, self.tokenizer, c.max_seq_length, c.doc_stride, c.max_query_length)
+
+    def decode(
+        self, examples: Questions, rows: encoding.WindowRows, outputs: np.ndarray
+    ) -> AnswerPredictions:
+        return decoding.decode(examples, rows, outputs, self.config)
+
+    def score(self, predictions: AnswerPredictions) -> dict[str, float]:
+        expected, found = predictions.examples.answers, predictions
+        if self.config.v2:
+            return squad_scores.score_v2(expected, found.texts, found.non_null, found.null_odds)
+        return squad_scores.score(expected, found.texts)
+
+    def describe(self, examples: Questions, rows: encoding.WindowRows) -> str:
+        parts = [
+            f"{counted(len(examples.contexts), 'context')}, {counted(len(rows), 'window')}",
+            f"{counted(rows.cut_questions, 'question')} cut at {self.config.max_query_length}",
+        ]
+        if self.config.v2:
+            parts.append(f"{examples.starts.count(NO_ANSWER):,} without an answer")
+        return ", ".join(parts)
+
+    def files_beside(self, path: str) -> Sequence[str]:
+        return files_beside(path)[: 2 if self.config.v2 else 1]
+
+    @classmethod
+    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
+        yield from super().unused(config, spec)
+        if not config.v2:
+            yield "null_score_diff_threshold", "every question has an answer unless v2=true"
+        if spec.name == "squad2":
+            yield "v2", "questions of the task squad2 may have no answer, see --config=finetune/squad:v2"
+
 
 _DEFAULTS = {"max_seq_length": 384, "doc_stride": 128}  # google-research/bert
 

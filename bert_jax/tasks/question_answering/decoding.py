@@ -28,10 +28,11 @@ Logits = tuple[float, float]  # of the start and the end of an answer
 
 
 @dataclasses.dataclass
-class Answers:
-    """The predicted answers of N questions, in the order of the file.
+class AnswerPredictions(Predictions):
+    """Predictions of question answering: an answer to each of N questions, in the order of the file.
 
     Attributes:
+        examples: the questions.
         texts: [N], the predicted answer of each question; "" for no answer.
         n_best: [N] lists of the best answers, with the fields of nbest_predictions.json: text, probability,
             start_logit and end_logit.
@@ -40,37 +41,54 @@ class Answers:
         non_null: [N], the best answer of each question other than no answer; "" if no span is a candidate.
     """
 
+    examples: Questions
     texts: list[str]
     n_best: list[list[dict[str, Any]]]
     null_odds: list[float]
     non_null: list[str]
 
+    @functools.cached_property
+    def probabilities(self) -> np.ndarray:
+        """The probability of each predicted answer among the n best; 0 if it is not one of them."""
+        found = (
+            {one["text"]: one["probability"] for one in best}.get(text, 0.0)
+            for best, text in zip(self.n_best, self.texts, strict=True)
+        )
+        return np.array([round(probability, DIGITS) for probability in found])
 
-def decode(
-    questions: Questions,
-    data: WindowRows,
-    outputs: np.ndarray,
-    *,
-    n_best: int,
-    max_answer_length: int,
-    v2: bool,
-    null_score_diff_threshold: float,
-) -> Answers:
+    def records(self) -> Iterator[dict[str, Any]]:
+        odds = [{"null_odds": round(one, DIGITS)} for one in self.null_odds]
+        odds = odds or [{}] * len(self.examples)
+        columns = self.examples.ids, self.texts, self.probabilities.tolist(), odds
+        for id_, text, probability, of_null in zip(*columns, strict=True):
+            yield {"id": id_, "prediction": text, "probability": probability, **of_null}
+
+    def write(self, path: str) -> None:
+        n_best, null_odds = files_beside(path)
+        contents: dict[str, Sequence[Any]] = {path: self.texts, n_best: self.n_best}
+        if self.null_odds:
+            contents[null_odds] = self.null_odds
+        for file, values in contents.items():
+            content = dict(zip(self.examples.ids, values, strict=True))
+            atomic.write_text(file, json.dumps(content, indent=4) + "\n")
+
+    def is_degenerate(self, scores: Mapping[str, float]) -> bool:
+        return not scores.get("HasAns_f1", scores["f1"])
+
+
+def decode(questions: Questions, data: WindowRows, outputs: np.ndarray, config: Any) -> AnswerPredictions:
     """Returns the answers to all questions.
+
+    The score of no answer is that of [CLS] in the window where it is lowest.
 
     Args:
         questions: the questions.
         data: their windows, as `encoding.encode` returns them.
         outputs: float32 [total, 2], the start and end logits of every token.
-        n_best: the number of most likely starts and ends of each window that are combined, and the maximum
-            number of answers listed for each question.
-        max_answer_length: the maximum number of tokens of an answer.
-        v2: whether a question may have no answer. The score of no answer is that of [CLS] in the window where
-            it is lowest.
-        null_score_diff_threshold: no answer is predicted if its score exceeds that of the best answer by more
-            than this.
+        config: a `QuestionConfig`.
     """
-    spans_of = _candidates(data, outputs, n_best, max_answer_length)
+    n_best, v2 = config.n_best, config.v2
+    spans_of = _candidates(data, outputs, n_best, config.max_answer_length)
     bounds = np.searchsorted(spans_of["example"], np.arange(len(questions) + 1)).tolist()
     columns = [spans_of[name].tolist() for name in ("begin", "end", "start_logit", "end_logit")]
     nulls = _null_logits(data, outputs, len(questions)).tolist() if v2 else []
@@ -86,9 +104,9 @@ def decode(
         non_null.append(text)
         if null is not None:
             null_odds.append(sum(null) - sum(chosen[text]))
-            text = "" if null_odds[-1] > null_score_diff_threshold else text
+            text = "" if null_odds[-1] > config.null_score_diff_threshold else text
         texts.append(text)
-    return Answers(texts, listed, null_odds, non_null)
+    return AnswerPredictions(questions, texts, listed, null_odds, non_null)
 
 
 def _choose(
@@ -98,7 +116,6 @@ def _choose(
     null: Logits | None,
     n_best: int,
 ) -> dict[str, Logits]:
-    """Returns the start and end logits of at most `n_best` best answers to a question, by text."""
     chosen: dict[str, Logits] = {}
     for begin, end, start_logit, end_logit in spans:
         if null is not None and sum(null) > start_logit + end_logit:
@@ -175,49 +192,3 @@ def files_beside(path: str) -> tuple[str, str]:
     name, folder = files.name(path), os.path.dirname(path)
     rest = name.removeprefix("predictions") if name.startswith("predictions") else f"_{name}"
     return os.path.join(folder, f"nbest_{name}"), os.path.join(folder, f"null_odds{rest}")
-
-
-@dataclasses.dataclass
-class AnswerPredictions(Predictions):
-    """Predictions of question answering: an answer to each question.
-
-    Attributes:
-        examples: the questions.
-        answers: the answers, in the order of the questions.
-    """
-
-    examples: Questions
-    answers: Answers
-
-    @property
-    def v2(self) -> bool:
-        """Returns whether a question may have no answer."""
-        return bool(self.answers.null_odds)
-
-    @functools.cached_property
-    def probabilities(self) -> np.ndarray:
-        """The probability of each predicted answer among the n best; 0 if it is not one of them."""
-        found = (
-            {one["text"]: one["probability"] for one in best}.get(text, 0.0)
-            for best, text in zip(self.answers.n_best, self.answers.texts, strict=True)
-        )
-        return np.array([round(probability, DIGITS) for probability in found])
-
-    def records(self) -> Iterator[dict[str, Any]]:
-        odds = [{"null_odds": round(one, DIGITS)} for one in self.answers.null_odds]
-        odds = odds or [{}] * len(self.examples)
-        columns = self.examples.ids, self.answers.texts, self.probabilities.tolist(), odds
-        for id_, text, probability, of_null in zip(*columns, strict=True):
-            yield {"id": id_, "prediction": text, "probability": probability, **of_null}
-
-    def write(self, path: str) -> None:
-        n_best, null_odds = files_beside(path)
-        contents: dict[str, Sequence[Any]] = {path: self.answers.texts, n_best: self.answers.n_best}
-        if self.v2:
-            contents[null_odds] = self.answers.null_odds
-        for file, values in contents.items():
-            content = dict(zip(self.examples.ids, values, strict=True))
-            atomic.write_text(file, json.dumps(content, indent=4) + "\n")
-
-    def is_degenerate(self, scores: Mapping[str, float]) -> bool:
-        return not scores.get("HasAns_f1", scores["f1"])

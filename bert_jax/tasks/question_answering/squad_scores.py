@@ -42,6 +42,12 @@ def best_match(answers: Sequence[str], prediction: str, v2: bool = False) -> tup
     return float(given in expected), max(_f1(answer, given, v2) for answer in expected)
 
 
+def matches(answers: Sequence[Sequence[str]], predictions: Sequence[str], v2: bool) -> np.ndarray:
+    """Returns the exact match and the F1 of each prediction, as in `best_match`: float64 [N, 2]."""
+    pairs = [best_match(texts, text, v2) for texts, text in zip(answers, predictions, strict=True)]
+    return np.array(pairs).reshape(-1, 2)
+
+
 def score(answers: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
     """Returns `f1` and `exact_match` of SQuAD 1.1, in percent, for N questions."""
     exact, f1 = matches(answers, predictions, v2=False).T
@@ -59,8 +65,8 @@ def score_v2(
     Args:
         answers: [N], the answers of each question; empty for a question without an answer.
         predictions: [N], the predicted answers; "" for no answer.
-        non_null: [N], the best answer of each question other than no answer.
-        null_odds: [N], the score of no answer minus that of `non_null`, to which a threshold applies.
+        non_null: [N], the best answers other than no answer.
+        null_odds: [N], as in `decoding.AnswerPredictions`.
 
     Returns:
         `exact`, `f1` and `total`; the same for the questions with an answer (`HasAns_`) and without one
@@ -88,13 +94,8 @@ def best_threshold(
     """Returns the best mean score over all thresholds, in percent, and the threshold that achieves it.
 
     A question is answered if its null odds do not exceed the threshold. The threshold is 0 if it is best to
-    answer no question.
-
-    Args:
-        scores: float [N], the score of each prediction, from 0 to 1.
-        answerable: bool [N], whether each question has an answer.
-        predictions: [N], the best answer of each question other than no answer.
-        null_odds: [N], the score of no answer minus that of the prediction.
+    answer no question. `scores`, float [N], are those of the predictions, from 0 to 1, and `answerable`, bool
+    [N], is whether each question has an answer.
     """
     given = np.array([bool(text) for text in predictions])
     # Raising the threshold answers one question after the other, in the order of their null odds. An
@@ -104,9 +105,3 @@ def best_threshold(
     totals = np.count_nonzero(~answerable) + np.concatenate([[0.0], np.cumsum(gains[order])])
     best = int(np.argmax(totals))
     return 100 * float(totals[best]) / len(scores), float(null_odds[order[best - 1]]) if best else 0.0
-
-
-def matches(answers: Sequence[Sequence[str]], predictions: Sequence[str], v2: bool) -> np.ndarray:
-    """Returns the exact match and the F1 of each prediction, as in `best_match`: float64 [N, 2]."""
-    pairs = [best_match(texts, text, v2) for texts, text in zip(answers, predictions, strict=True)]
-    return np.array(pairs).reshape(-1, 2)

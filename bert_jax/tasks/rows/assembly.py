@@ -35,7 +35,9 @@ class RowBuilder:
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
         self._tokens = bytearray()  # an array for each row would take a hundred bytes more
-        self._offsets, self._first_lengths, self._examples = [0], [], []
+        self._offsets = [0]
+        self._first_lengths: list[int] = []
+        self._examples: list[int] = []
 
     @property
     def total(self) -> int:

@@ -157,6 +157,7 @@ def computed(
         local_rows = sharding.local_rows(mesh, len(groups))
         return batches.make_batch(data, groups, lengths, local_rows) | more(groups)
 
+    made: list[tuple[Any, Callable[[], dict[str, np.ndarray]]]]
     if isinstance(shapes, packing.Packing):
         made = packing.output_batches(data, shapes, sharding.local_rows(mesh, shapes.multiple))
     else:

@@ -1,8 +1,438 @@
-"""Classification and regression of texts and pairs of texts."""
+"""Classification and regression tasks on tables of texts or pairs of texts."""
 
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from etils import epy
+
+from bert_jax.convert import families
+from bert_jax.errors import UserError
+from bert_jax.io.wording import counted
+from bert_jax.models.baselines import bilstm_classifier
+from bert_jax.models.heads.structures import ClassificationHead
+from bert_jax.objectives.baselines import BilstmClassification, ClassificationAndLM
+from bert_jax.objectives.classification import Classification
+from bert_jax.settings.config_fields import option
+from bert_jax.tasks import metrics, table
+from bert_jax.tasks.base import TableConfig, TableData, TableTask, WindowsConfig
+from bert_jax.tasks.metrics import Metric
+from bert_jax.tasks.predictions import ClassPredictions, NumberPredictions, TablePredictions
 from bert_jax.tasks.registry import TaskSpec
-from bert_jax.tasks.table import Columns
-from bert_jax.tasks.text.task import MultiLabel, TextClassification, TextRegression
+from bert_jax.tasks.rows import assembly
+from bert_jax.tasks.rows.batches import NO_TARGET, EncodedRows
+from bert_jax.tasks.table import LABEL_SEPARATOR, Columns, Examples, json_text, label_numbers, list_counts
+
+with epy.lazy_imports():  # it takes seconds to import
+    from sklearn import metrics as sklearn_metrics
+
+TRANSFORMER, BILSTM_ATTENTION = "transformer", "bilstm_attention"  # values of `encoder`
+_ENCODERS = (TRANSFORMER, "bilstm", BILSTM_ATTENTION)
+# The fields of `model` that a BiLSTM has: its embeddings, norm, dropout, longest row and dtype.
+_MODEL_FIELDS = (
+    *("vocab_size", "embedding_size", "hidden_dropout_prob", "max_position_embeddings", "model_type"),
+    *("initializer", "initializer_range", "layer_norm_eps", "norm", "norm_bias", "dtype"),
+)
+_THRESHOLD = 0.5  # of the probability of a label that is predicted, where a text has several
+_BY_LANGUAGE = "accuracy_"  # begins the name of the metric of one language
+
+
+@dataclasses.dataclass(frozen=True)
+class TextConfig(TableConfig, WindowsConfig):
+    """The fields of tasks on texts and pairs of texts."""
+
+    encoder: str = option(
+        TRANSFORMER,
+        "what reads the texts; `bilstm`: GLUE's baseline, without a Transformer; `bilstm_attention`: with "
+        "attention between the texts of a pair ([baselines.md](baselines.md#glues-bilstm))",
+        choices=_ENCODERS,
+    )
+    encoder_size: int = option(
+        384, "of each direction of the BiLSTM that is the encoder", minimum=1, maximum=2**20
+    )
+    lm_weight: float = option(
+        0.0,
+        "of the loss of the next token, which is added to the task's; for causal models only. GPT: 0.5 "
+        "([baselines.md](baselines.md#gpt))",
+        minimum=0,
+        maximum=10**6,
+    )
+    pack: bool = option(True, "random batches, several examples a row ([finetuning.md](finetuning.md))")
+    double_unordered: bool = option(False, "train on each pair twice, as A B and as B A (ELECTRA)")
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationData(TableData):
+    """The `config.data.*` fields of classification."""
+
+    language: str = option("", "the column of the language of a text; each language is scored, too")
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationConfig(TextConfig):
+    """The fields of classification."""
+
+    class_weights: str = option(
+        "", "of the loss: `balanced`, by how rare a label is, or `LABEL=WEIGHT` with commas between"
+    )
+    positive_label: str = option(
+        "", "of two labels: the one whose F1 the metric `f1` is; empty: the second one, as the run lists them"
+    )
+    data: ClassificationData = ClassificationData()
+
+
+class TextTask(TableTask):
+    """Base class of tasks that predict from the [CLS] of a text or a pair of texts.
+
+    With `config.doc_stride`, texts longer than a row are split into windows. Each window is trained with the
+    label of the example, and the prediction of an example is the mean of the outputs of its windows.
+
+    Attributes:
+        kind: the `kind` of `objectives.classification.Classification`.
+        target_dtype: the dtype of the targets.
+        class_weights: weights in the loss, in the order of the labels; empty if all are 1.
+    """
+
+    Config: ClassVar[type[TextConfig]] = TextConfig
+    config: TextConfig
+    kind: str
+    target_dtype: type = np.int32
+    class_weights: tuple[float, ...] = ()
+    _numbered: tuple[Sequence[str], Mapping[str, int]] | None = None
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """Returns {label: its number}, made once for the labels that the task has."""
+        if self._numbered is None or self._numbered[0] is not self.labels:
+            self._numbered = self.labels, table.label_numbers(self.labels)
+        return self._numbered[1]
+
+    def set_up(self) -> None:
+        c, pairs = self.config, bool(self.columns.text_b)
+        room = self.tokenizer.layout.room(c.max_seq_length, pairs)
+        largest = (room + 1) // 2 if pairs else room  # of larger ones, `split_pair` would skip tokens
+        if not 0 <= c.doc_stride <= largest:
+            raise UserError(f"doc_stride={c.doc_stride}: expected 0 (long texts are cut) to {largest}")
+        if self.config.encoder == BILSTM_ATTENTION:
+            self.require("text_b")
+        if self.config.lm_weight and not self.model_config.causal:
+            raise UserError(f"lm_weight={self.config.lm_weight:g}: expected 0, or --config.model.causal=true")
+
+    @property
+    def classifier(self) -> ClassificationHead:
+        return super().classifier if self.config.encoder == TRANSFORMER else bilstm_classifier.HEAD
+
+    def augmented(self, examples: Examples) -> Examples:
+        if not self.config.double_unordered:
+            return examples
+        return dataclasses.replace(
+            examples,
+            texts_a=examples.texts_a + examples.texts_b,
+            texts_b=examples.texts_b + examples.texts_a,
+            **{name: getattr(examples, name) * 2 for name in ("ids", "labels", "languages")},
+        )
+
+    @classmethod
+    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
+        yield from super().unused(config, spec)
+        if config.encoder == TRANSFORMER:
+            yield "encoder_size", f"it is only used with encoder={_ENCODERS[1]} and {BILSTM_ATTENTION}"
+        else:
+            reason = f"encoder={config.encoder} has no Transformer"
+            fields = ["head", "lm_weight", "adapter.kind", "optimizer.layer_decay", "distillation.teacher"]
+            fields += [f"model.{name}" for name in config.model if name not in _MODEL_FIELDS]
+            yield from ((name, reason) for name in fields)
+        if config.distillation.teacher:
+            yield "lm_weight", "the losses of a distillation are those of distillation.losses"
+        if not cls.columns_of(config, spec).text_b:
+            yield "double_unordered", "the rows have no second text (data.text_b)"
+
+    def read(self, path: str) -> Examples:
+        examples = super().read(path)
+        unknown = zip(examples.ids, map(self._unknown, examples.labels), strict=True) if self.labels else ()
+        examples.note_unknown(
+            f"row {id_}: {table.unknown_label(self.labels, names[0])}" if names else ""
+            for id_, names in unknown
+        )
+        return examples
+
+    def read_training(self, path: str) -> Examples:
+        known = self.columns == self.spec.columns and self.spec.train_columns
+        return self.read_labeled(path, known or self.columns)
+
+    def _unknown(self, label: Any) -> list[str]:
+        names = label if isinstance(label, tuple) else (label,)
+        return [name for name in names if isinstance(name, str) and name not in self.numbers]
+
+    def targets(self, examples: Examples, names: Sequence[str]) -> np.ndarray:
+        """Returns the targets of the examples [N, ...], for outputs of the labels `names`."""
+        return np.asarray(examples.labels, self.target_dtype)
+
+    def encode(self, examples: Examples) -> EncodedRows:
+        c, targets = self.config, list(self.targets(examples, self.labels))
+        examples = dataclasses.replace(examples, labels=targets)
+        return assembly.encode(examples, self.tokenizer, c.max_seq_length, c.doc_stride, self.target_dtype)
+
+    def decode(self, examples: Examples, rows: EncodedRows, outputs: np.ndarray) -> TablePredictions:
+        """Returns the predictions, in which labels that training lacks are last and have outputs of 0."""
+        more = sorted({name for label in examples.labels for name in self._unknown(label)})
+        names = [*self.labels, *more]
+        outputs = np.pad(outputs, ((0, 0), (0, len(more)))) if more else outputs
+        return self.Predictions(examples, outputs, self.targets(examples, names), names)
+
+    def objective(self) -> Classification:
+        c, layout = self.config, self.tokenizer.layout
+        labels = len(self.labels) or 1
+        described = (self.model_config, labels, self.kind, self.class_weights, bool(c.doc_stride))
+        if c.encoder != TRANSFORMER:
+            return BilstmClassification(
+                *described,
+                size=c.encoder_size,
+                pairs=bool(self.columns.text_b),
+                attends=c.encoder == BILSTM_ATTENTION,
+                skipped_ids=layout.special_ids,
+            )
+        if not c.lm_weight:
+            return Classification(*described, layout.types, self.classifier)
+        head = families.of(self.model_config).masked_lm
+        return ClassificationAndLM(*described, layout.types, self.classifier, c.lm_weight, head)
+
+
+class TextClassification(TextTask):
+    """Classification: one label for each example."""
+
+    Config = ClassificationConfig
+    config: ClassificationConfig
+    title = "classification"
+    kind = "classification"
+    problem_type = "single_label_classification"
+
+    @classmethod
+    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
+        yield from super().unused(config, spec)
+        if spec.labels:
+            yield "positive_label", f"f1 is defined by the task {spec.name}, which knows its labels"
+        elif "f1" not in metrics.listed(config.metrics or ",".join(spec.metrics)):
+            yield "positive_label", "it is only used with f1 among the metrics"
+
+    def read_training(self, path: str) -> Examples:
+        self.labels = self.spec.labels or ()
+        examples = super().read_training(path)
+        names = [self.labels[number] for number in examples.labels] if self.labels else examples.labels
+        inferred = table.infer_labels(names, path)
+        self.labels = self.labels or inferred
+        examples.labels = [self.parse_label(name) for name in names]
+        return examples
+
+    def augmented(self, examples: Examples) -> Examples:
+        self.class_weights = parse_class_weights(self.config.class_weights, self.labels, examples.labels)
+        return super().augmented(examples)
+
+    def parse_label(self, text: str) -> int | str:
+        """Returns the number of a label, or its name if the labels are not known yet."""
+        text = self.spec.spellings.get(text.strip(), text)
+        return table.label_index(self.numbers, text) if self.labels else text
+
+    def parse_any_label(self, text: str) -> int | str:
+        may_lack = not self.spec.labels and text.strip() not in self.numbers
+        return text.strip() if may_lack else self.parse_label(text)
+
+    def targets(self, examples: Examples, names: Sequence[str]) -> np.ndarray:
+        """Returns the numbers of the labels among `names`, int32 [N]; `NO_TARGET` for others."""
+        numbers = table.label_numbers(names)
+        found = (numbers.get(one, NO_TARGET) if isinstance(one, str) else one for one in examples.labels)
+        return np.fromiter(found, np.int32)
+
+    @property
+    def positive(self) -> int:
+        """Returns the number of the label whose F1 the metric `f1` is.
+
+        Raises:
+            UserError: `positive_label` is none of the labels.
+        """
+        name = self.config.positive_label
+        try:
+            return table.label_index(self.numbers, name) if name else 1
+        except ValueError as error:
+            raise UserError(f"positive_label={name}: {error}") from None
+
+    @property
+    def scorers(self) -> Mapping[str, Metric]:
+        f1 = {"f1": functools.partial(metrics.f1, positive=self.positive)} if len(self.labels) == 2 else {}
+        return metrics.CLASSIFICATION | f1
+
+    @property
+    def known_metrics(self) -> tuple[str, ...]:
+        given = metrics.listed(self.config.metrics) if self.columns.language else ()
+        return (
+            *(["average"] if self.columns.language else []),
+            *self.scorers,
+            *(name for name in given if name.startswith(_BY_LANGUAGE)),
+        )
+
+    def score(self, predictions: TablePredictions) -> dict[str, float]:
+        """Returns the value of each metric; `average` is the mean of the accuracies of the languages."""
+        predicted, targets = predictions.predicted, predictions.targets
+        scores = {_BY_LANGUAGE + name: x["accuracy"] for name, x in predictions.breakdown().items()}
+        scores["average"] = float(np.mean([*scores.values()] or metrics.accuracy(predicted, targets)))
+        scores |= {
+            name: float(self.scorers[name](predicted, targets))
+            for name in self.metrics
+            if name in self.scorers
+        }
+        if missing := [name for name in self.metrics if name not in scores]:
+            raise UserError(f"metrics={missing[0]}: {predictions.examples.path} has no row of this language")
+        return {name: scores[name] for name in self.metrics}
+
+    def describe(self, examples: Examples, rows: EncodedRows) -> str:
+        if not examples.labels:
+            return ""
+        counts = Counter(examples.labels)
+        text = "labels " + table.list_counts({name: counts[i] for i, name in enumerate(self.labels)})
+        if "f1" in self.metrics:
+            text += f"; f1 is that of the label {self.labels[self.positive]!r}"
+        return text + ("; warning: one class only, so scores say little" if len(counts) == 1 else "")
+
+
+class TextRegression(TextTask):
+    """Regression: one number for each example."""
+
+    title = "regression"
+    kind = "regression"
+    problem_type = "regression"
+    target_dtype = np.float32
+    Predictions = NumberPredictions
+    scorers = metrics.REGRESSION
+
+    def parse_label(self, text: str) -> float:
+        return table.parse_number(text)
+
+
+def parse_class_weights(text: str, labels: Sequence[str], targets: Sequence[int]) -> tuple[float, ...]:
+    """Returns the weight of each of C labels in the loss, from `config.class_weights`.
+
+    With "balanced", a label with n of the N examples has the weight N / (C n). `targets` are the numbers of
+    the labels of the examples. Raises UserError for an unknown label, or a weight that is not positive.
+    """
+    if not text:
+        return ()
+    if text == "balanced":
+        counts = np.bincount(targets, minlength=len(labels))
+        return tuple(float(len(targets) / (len(labels) * max(1, count))) for count in counts)
+    weights: dict[str, float] = {}
+    for part in text.split(","):
+        label, _, number = part.rpartition("=")
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = 0.0
+        label = label.strip()
+        if label not in labels or label in weights or not 0 < weight < float("inf"):
+            raise UserError(
+                f"class_weights={text}: {part!r}: expected balanced, or LABEL=WEIGHT with a positive weight "
+                f"once for some of the labels {', '.join(labels)}"
+            )
+        weights[label] = weight
+    return tuple(weights.get(label, 1.0) for label in labels)
+
+
+@dataclasses.dataclass
+class LabelSets(ClassPredictions):
+    """Predictions of a multi-label classification: all labels whose probability is above 0.5.
+
+    Attributes:
+        targets: bool [N, C], the true labels; empty if the examples have no labels.
+    """
+
+    @functools.cached_property
+    def predicted(self) -> np.ndarray:
+        """Returns whether each label is predicted: bool [N, C]."""
+        return self.outputs > _THRESHOLD
+
+    @property
+    def confidence(self) -> np.ndarray:
+        """Returns the highest confidence among the wrong decisions for each example: float32 [N].
+
+        It is 0 for an example whose labels are all predicted correctly.
+        """
+        certainty = np.maximum(self.outputs, 1 - self.outputs)
+        return np.where(self.predicted == self.targets, 0, certainty).max(axis=1)
+
+    def values(self) -> list[list[str]]:
+        return [[self.labels[i] for i in np.flatnonzero(row).tolist()] for row in self.predicted]
+
+    def truths(self) -> list[list[str]]:
+        return [list(labels) for labels in self.examples.labels]
+
+    def breakdown(self) -> dict[str, dict[str, float]]:
+        return {}
+
+
+def _f1(predicted: np.ndarray, targets: np.ndarray, average: str) -> Any:
+    if targets.shape[1] == 1:  # scikit-learn takes a single column for two classes
+        return metrics.f1(predicted[:, 0] > 0, targets[:, 0] > 0)
+    return sklearn_metrics.f1_score(targets, predicted, average=average, zero_division=0.0)
+
+
+def _exact_match(predicted: np.ndarray, targets: np.ndarray) -> Any:
+    return np.mean(np.all(predicted == targets, axis=1))
+
+
+class MultiLabel(TextTask):
+    """Multi-label classification: a label is predicted if its probability is above 0.5."""
+
+    title = "multilabel"
+    kind = "multilabel"
+    problem_type = "multi_label_classification"
+    label_may_be_empty = True
+    target_dtype = np.float32
+    Predictions = LabelSets
+    scorers = {  # noqa: RUF012
+        "f1_micro": functools.partial(_f1, average="micro"),
+        "f1_macro": functools.partial(_f1, average="macro"),
+        "exact_match": _exact_match,
+    }
+
+    @property
+    def scores_pairs(self) -> bool:
+        return False
+
+    def read_training(self, path: str) -> Examples:
+        examples = super().read_training(path)
+        self.labels = tuple(sorted({label for labels in examples.labels for label in labels}))
+        if not self.labels:
+            raise UserError(
+                f"{path}: none of the {counted(len(examples), 'row')} has a label; check data.label"
+            )
+        return examples
+
+    def parse_label(self, text: str) -> tuple[str, ...]:
+        """Returns the labels of a text: a JSON list, or names with commas between."""
+        if text.lstrip().startswith("["):
+            text = json_text(json.loads(text), "label", "label")
+        return tuple(dict.fromkeys(filter(None, map(str.strip, text.split(LABEL_SEPARATOR)))))
+
+    def targets(self, examples: Examples, names: Sequence[str]) -> np.ndarray:
+        """Returns bool [N, C], true for the labels of each example among `names`; no rows without labels."""
+        found = np.zeros((len(examples.labels), len(names)), bool)
+        numbers = label_numbers(names)
+        for row, labels in zip(found, examples.labels, strict=True):
+            row[[numbers[label] for label in labels if label in numbers]] = True
+        return found
+
+    def describe(self, examples: Examples, rows: EncodedRows) -> str:
+        if not examples.labels:
+            return ""
+        counts = Counter(label for labels in examples.labels for label in labels)
+        none = sum(not labels for labels in examples.labels)
+        return f"labels {list_counts({name: counts[name] for name in self.labels})}; none: {none:,}"
+
 
 TASKS = (
     # These tasks are for the user's own files, so their columns come from the configuration.

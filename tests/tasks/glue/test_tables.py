@@ -8,8 +8,7 @@ import pytest
 
 from bert_jax import tasks
 from bert_jax.errors import UserError
-from bert_jax.tasks import fields, setup
-from bert_jax.tasks.glue import tables
+from bert_jax.tasks import fields, glue, setup
 
 # Of each task a row of train.tsv and of test.tsv as GLUE's archive has them.
 ROWS = {
@@ -85,7 +84,7 @@ def test_every_file_of_the_archive_is_read(spec, archive, vocabulary):
             spec.folder in ("CoLA", "SST-2")
         )
         assert (not examples.texts_b) == (spec.folder in ("CoLA", "SST-2"))
-    for split in tables.submission_files(spec.name):
+    for split in glue.submission_files(spec.name):
         examples = found.read_unlabeled(file(split), test=True)
         assert len(examples) == 1 and examples.labels == []
 
@@ -150,10 +149,10 @@ def test_a_prepared_data_set_is_what_the_files_are(folder, archive, prepare, voc
 
 def test_the_zip_is_what_the_server_takes(tmp_path):
     files = {
-        "STS-B.tsv": tables.submission_file(["0", "1"], np.float32([[-1.0], [2.34567]]), None),
-        "RTE.tsv": tables.submission_file(["7"], np.float32([[0.2, 0.8]]), ("entailment", "not_entailment")),
+        "STS-B.tsv": glue.submission_file(["0", "1"], np.float32([[-1.0], [2.34567]]), None),
+        "RTE.tsv": glue.submission_file(["7"], np.float32([[0.2, 0.8]]), ("entailment", "not_entailment")),
     }
-    missing = tables.write_submission(str(tmp_path / "s.zip"), files)
+    missing = glue.write_submission(str(tmp_path / "s.zip"), files)
     assert "AX.tsv" in missing and "MNLI-mm.tsv" in missing and len(missing) == 9
     with zipfile.ZipFile(tmp_path / "s.zip") as archive:
         assert archive.read("STS-B.tsv").decode() == "index\tprediction\n0\t0.000\n1\t2.346\n"
@@ -166,9 +165,9 @@ def test_the_average_is_over_tasks():
         "mrpc": {"accuracy": 0.8, "f1": 0.9},
         "mnli": {"accuracy": 0.65},
     }
-    assert tables.average(scores) == pytest.approx((0.5 + 0.85 + 0.65) / 3)
-    assert tables.table(scores)[-1].startswith("average   0.6667 over 3 tasks")
+    assert glue.average(scores) == pytest.approx((0.5 + 0.85 + 0.65) / 3)
+    assert glue.table(scores)[-1].startswith("average   0.6667 over 3 tasks")
     scores["mrpc"]["mean_squared_error"] = 7.0  # no metric of GLUE
-    assert tables.average(scores) == pytest.approx((0.5 + 0.85 + 0.65) / 3)
+    assert glue.average(scores) == pytest.approx((0.5 + 0.85 + 0.65) / 3)
     with pytest.raises(UserError, match=r"cola: .*matthews"):
-        tables.average({"cola": {"accuracy": 0.9}})
+        glue.average({"cola": {"accuracy": 0.9}})

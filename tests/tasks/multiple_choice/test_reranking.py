@@ -7,7 +7,7 @@ import pytest
 from support.fine_tuned import NO_DROPOUT, make_task
 
 from bert_jax import cli
-from bert_jax.tasks.multiple_choice.task import RankingPredictions
+from bert_jax.tasks.multiple_choice import RankingPredictions
 from bert_jax.tasks.table import Examples
 
 ANIMALS, OTHERS = ("cat", "dog", "bird"), ("red", "green", "blue", "small", "big")

@@ -8,7 +8,7 @@ from support.tiny_model import tiny_config
 
 from bert_jax import cli, tasks, tokenization
 from bert_jax.tasks import fields
-from bert_jax.tasks.multiple_choice.task import MultipleChoiceTask
+from bert_jax.tasks.multiple_choice import MultipleChoiceTask
 
 COLORS, ANIMALS = ("red", "green", "blue"), ("cat", "dog", "bird")
 

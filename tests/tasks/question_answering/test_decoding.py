@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import squad_oracle
 
-from bert_jax.tasks.question_answering import decoding
+from bert_jax.tasks.question_answering import QuestionConfig, decoding
 from bert_jax.tasks.question_answering.encoding import WindowRows
 from bert_jax.tasks.question_answering.question_files import UNKNOWN, Questions
 from bert_jax.tasks.rows import assembly
@@ -46,8 +46,7 @@ def layout(contexts, room=4, stride=2):
 
 
 def decode(questions, data, outputs, **changes):
-    options = dict(n_best=20, max_answer_length=30, v2=False, null_score_diff_threshold=0.0) | changes
-    return decoding.decode(questions, data, np.asarray(outputs, np.float32), **options)
+    return decoding.decode(questions, data, np.asarray(outputs, np.float32), QuestionConfig(**changes))
 
 
 def test_the_best_pair_wins():

@@ -102,7 +102,7 @@ def test_predictions_keep_the_sentences(finetuned, tmp_path):
 )
 def test_a_frozen_encoder_stays_as_it_is(files, pretrained, tmp_path, monkeypatch, capsys, head, mix, cached):
     if not cached:
-        monkeypatch.setattr("bert_jax.tasks.tagging.task._MAX_BYTES", 0)
+        monkeypatch.setattr("bert_jax.tasks.tagging._MAX_BYTES", 0)
     options = ["--config.frozen=true", f"--config.head={head}", "--config.epochs=2"]
     options += ["--config.head_size=8"] if head == "bilstm" else []
     options += [

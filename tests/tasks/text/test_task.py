@@ -7,7 +7,7 @@ from bert_jax import tasks, tokenization
 from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
 from bert_jax.tasks import fields as task_fields
-from bert_jax.tasks.text.task import parse_class_weights
+from bert_jax.tasks.text import parse_class_weights
 
 CONFIG = EncoderConfig(
     vocab_size=40,
