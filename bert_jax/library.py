@@ -32,7 +32,7 @@ from bert_jax.models.heads.pooling import POOLINGS
 from bert_jax.models.row_inputs import INPUTS, row_inputs
 from bert_jax.settings import config_fields, config_files
 from bert_jax.tasks.rows import batches
-from bert_jax.tokenization import PortableTokenizer, Tokenizer
+from bert_jax.tokenization import Tokenizer
 
 with epy.lazy_imports():  # what only training needs
     import pyarrow
@@ -92,7 +92,7 @@ class LoadedModel:
         self.labels = model.labels
 
     def __reduce__(self):
-        tokenizer = PortableTokenizer.of(self.tokenizer)
+        tokenizer = self.tokenizer.portable()
         return _restored, (self._model.replace(tokenizer=None), tokenizer, self._dtype)
 
     def __repr__(self) -> str:
@@ -166,8 +166,8 @@ def _pooled(states: jax.Array, lengths: jax.Array, pooler: Any, *, pooling: str,
     return vectors.astype(jnp.float32)
 
 
-def _restored(model: convert.Model, tokenizer: PortableTokenizer, dtype: str) -> LoadedModel:
-    return LoadedModel(model.replace(tokenizer=tokenizer.tokenizer()), dtype, log=lambda line: None)
+def _restored(model: convert.Model, tokenizer: Callable[[], Tokenizer], dtype: str) -> LoadedModel:
+    return LoadedModel(model.replace(tokenizer=tokenizer()), dtype, log=lambda line: None)
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

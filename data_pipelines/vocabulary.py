@@ -259,7 +259,7 @@ def learn_byte_bpe(documents: Iterable[readers.Document], options: Options, prog
     """Learns byte-level BPE: the special tokens, the 256 bytes, and the merges."""
     special_tokens = BPE_FAMILIES[options.special_tokens]
     template = templates.NAMED[options.special_tokens]
-    alphabet = sorted(byte_bpe.characters_of_bytes().values())
+    alphabet = sorted(byte_bpe.ALPHABET)
     if options.size < (least := len(special_tokens) + len(alphabet)):
         raise UserError(f"--size={options.size} is too small: expected at least {least}")
     rust = tokenizers.Tokenizer(models.BPE())

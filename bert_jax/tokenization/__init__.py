@@ -8,13 +8,12 @@ from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.tokenization import huggingface, templates
 from bert_jax.tokenization.families import FILE_NAMES, KINDS, find, load_file, of_file
-from bert_jax.tokenization.interface import SPECIAL_TOKENS, PortableTokenizer, Tokenizer
+from bert_jax.tokenization.interface import SPECIAL_TOKENS, Tokenizer
 
 __all__ = [
     "FILE_NAMES",
     "KINDS",
     "SPECIAL_TOKENS",
-    "PortableTokenizer",
     "Tokenizer",
     "find",
     "load",

@@ -18,14 +18,15 @@ from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers import processors
+from tokenizers import decoders, pre_tokenizers, processors
 
 from bert_jax.errors import UserError
 from bert_jax.io import files, json_files, scratch
-from bert_jax.tokenization import normalization, templates
-from bert_jax.tokenization.interface import Tokenizer, parallelism
+from bert_jax.tokenization import templates
+from bert_jax.tokenization.interface import Tokenizer
 
 WORD_START = "\u0120"  # stands for a space
+ALPHABET = frozenset(pre_tokenizers.ByteLevel.alphabet())  # the characters that stand for the 256 bytes
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
 
 # The spellings of special tokens, as RoBERTa and as BERT and ModernBERT have them, in the order of the ids in
@@ -33,22 +34,7 @@ VOCABULARY, MERGES = "vocab.json", "merges.txt"
 ROBERTA_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
 BERT_TOKENS = {"cls": "[CLS]", "pad": "[PAD]", "sep": "[SEP]", "unk": "[UNK]", "mask": "[MASK]"}
 
-_PROCESSINGS = {"RobertaProcessing": templates.ROBERTA, "BertProcessing": templates.BERT}
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-
-
-def characters_of_bytes() -> dict[int, str]:
-    """Returns the printable character that stands for each byte in the tokens, as GPT-2 assigned them.
-
-    The bytes that are printable in Latin-1 stand for themselves, and the other 68, in order, for U+0100 and
-    what follows: a space is U+0120.
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
-
-
-_BYTES = {character: byte for byte, character in characters_of_bytes().items()}
 
 
 class ByteBpeTokenizer(Tokenizer):
@@ -93,43 +79,35 @@ class ByteBpeTokenizer(Tokenizer):
             raise UserError(f"{self.path}: its ids are not 0 to {len(ids) - 1}, one a token")
         self.special_tokens = special_tokens(ids, self.path)
         self.special_ids = {role: ids[token] for role, token in self.special_tokens.items()}
-        self.default_template = template_of(content, self.special_tokens, self.path)
-        self._content = content
-        self._content = self._content_with(self.default_template)
+        self._content = content | {"added_tokens": _added_tokens(content, self._special)}
         (mask,) = (x for x in self._content["added_tokens"] if x["content"] == self.special_tokens["mask"])
         self.mask_strips = bool(mask.get("lstrip")), bool(mask.get("rstrip"))
-        self._rust = self._load()
+        self._rust = load_rust(self._content, self.path)
+        self.default_template = template_of(self._rust, self.special_tokens, self.path) or _usual_template(
+            self.special_tokens
+        )
+        self._rust.encode_special_tokens = True  # none is recognized in a text
+        self._rust.post_processor = processors.ByteLevel(add_prefix_space=self.prefix_space)
+        if not content["model"].get("unk_token") and not content["model"]["vocab"].keys() >= ALPHABET:
+            model: Any = self._rust.model
+            model.unk_token = self.special_tokens["unk"]
         starts = {*added, *self.special_tokens.values()}
-        self._bytes = {token: token.encode() if token in starts else _bytes_of(token) for token in ids}
+        # Added tokens are spelled as text, and others as the characters that stand for their bytes.
+        bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        self._as_bytes = {token: bytes_of.pre_tokenize_str(token)[0][0] for token in starts}
         self.is_continuation = np.array(
             [token not in starts and not token.startswith(WORD_START) for token in self.tokens]
         )
 
-    def _load(self) -> tokenizers.Tokenizer:
-        content = dict(self._content)
-        model = content["model"]
-        if not model.get("unk_token") and not _BYTES.keys() <= model["vocab"].keys():
-            content["model"] = model | {"unk_token": self.special_tokens["unk"]}
-        try:
-            rust = tokenizers.Tokenizer.from_str(json.dumps(content))
-        except BaseException as error:  # the library has no class for them, and Rust panics are no Exception
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                raise
-            raise UserError(f"{self.path}: it is damaged, or of another version ({error})") from None
-        rust.no_padding()
-        rust.no_truncation()
-        rust.encode_special_tokens = True  # none is recognized in a text
-        rust.post_processor = processors.ByteLevel(add_prefix_space=self.prefix_space, trim_offsets=True)
-        return rust
-
-    def _content_with(self, template: templates.Template) -> dict[str, Any]:
-        special = {role: (token, self.special_ids[role]) for role, token in self.special_tokens.items()}
-        return with_special_tokens(self._content, special, template)
+    @property
+    def _special(self) -> dict[str, tuple[str, int]]:
+        return {role: (token, self.special_ids[role]) for role, token in self.special_tokens.items()}
 
     @property
     def content(self) -> Mapping[str, Any]:
         """The content of tokenizer.json, with the template of this tokenizer."""
-        return self._content_with(self.template)
+        processor = _post_processor(self._special, self.template, self.prefix_space)
+        return self._content | {"post_processor": processor}
 
     @property
     def prefix_space(self) -> bool:
@@ -152,18 +130,9 @@ class ByteBpeTokenizer(Tokenizer):
         """Returns the text of a token, which includes the space before a word."""
         return self._join([self.tokens[token_id]])
 
-    def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
-        parallelism()
-        encodings = self._rust.encode_batch_fast(_utf8(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in encodings]
-
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns the ids and the spans of the tokens of each text; see `Tokenizer`."""
-        parallelism()
-        found = [
-            (np.array(encoding.ids, np.int32), np.array(encoding.offsets, np.int32).reshape(-1, 2))
-            for encoding in self._rust.encode_batch(_utf8(texts), add_special_tokens=False)
-        ]
+        found = super().encode_with_offsets(texts)
         if self.prefix_space:  # The library takes the space of a text itself for one that was put before it.
             for text, (_, offsets) in zip(texts, found, strict=True):
                 if text.startswith(" "):
@@ -171,16 +140,7 @@ class ByteBpeTokenizer(Tokenizer):
         return found
 
     def _join(self, tokens: Sequence[str]) -> str:
-        return b"".join(self._bytes[token] for token in tokens).decode("utf-8", "replace")
-
-
-def _utf8(texts: Sequence[str]) -> list[str]:
-    return [normalization.without_surrogates(text) for text in texts]
-
-
-def _bytes_of(token: str) -> bytes:
-    """Returns the bytes of a token; characters that stand for no byte are encoded as UTF-8."""
-    return b"".join(bytes([_BYTES[c]]) if c in _BYTES else c.encode() for c in token)
+        return decoders.ByteLevel().decode([self._as_bytes.get(token, token) for token in tokens])
 
 
 def tokenizer_json(
@@ -218,33 +178,25 @@ def tokenizer_json(
             "merges": list(merges),
         },
     }
-    return with_special_tokens(
-        content, {role: (token, ids[token]) for role, token in special_tokens.items()}, template
-    )
+    special = {role: (token, ids[token]) for role, token in special_tokens.items()}
+    return content | {
+        "added_tokens": _added_tokens(content, special),
+        "post_processor": _post_processor(special, template, prefix=False),
+    }
 
 
-def with_special_tokens(
-    content: Mapping[str, Any], special: Mapping[str, tuple[str, int]], template: templates.Template
-) -> dict[str, Any]:
-    """Returns a tokenizer.json whose special tokens are recognized in a text, and put around it.
+def _added_tokens(content: Mapping[str, Any], special: Mapping[str, tuple[str, int]]) -> list[dict[str, Any]]:
+    """Returns the added tokens of a tokenizer.json, including the special ones.
 
     A special token that the file lists keeps its flags. Otherwise the mask token includes the spaces before
     it, as in the released RoBERTa and ModernBERT.
-
-    Args:
-        content: a tokenizer.json.
-        special: (spelling, id) of the special tokens by role.
-        template: how rows are assembled.
     """
     added = {token["content"]: token for token in content.get("added_tokens") or ()}
     flags: dict[str, Any] = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
     for role, (token, number) in special.items():
         flags |= {"id": number, "content": token}
         added[token] = {"lstrip": role == "mask"} | flags | added.get(token, {}) | {"special": True}
-    return {**content} | {
-        "added_tokens": sorted(added.values(), key=lambda token: token["id"]),
-        "post_processor": _post_processor(special, template, prefix_space(content)),
-    }
+    return sorted(added.values(), key=lambda token: token["id"])
 
 
 def byte_levels(content: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -270,67 +222,75 @@ def with_prefix_space(content: Mapping[str, Any], value: bool) -> dict[str, Any]
 def _post_processor(
     special: Mapping[str, tuple[str, int]], template: templates.Template, prefix: bool
 ) -> dict[str, Any]:
+    made: Any
     if template == templates.ROBERTA:
-        ends = {"sep": list(special["sep"]), "cls": list(special["cls"])}
-        return {"type": "RobertaProcessing", **ends, "trim_offsets": True, "add_prefix_space": prefix}
+        made = processors.RobertaProcessing(special["sep"], special["cls"], add_prefix_space=prefix)
+    else:
+        trimmed = processors.ByteLevel(add_prefix_space=prefix, use_regex=False)  # only trims the offsets
+        made = processors.Sequence([trimmed, template_processing(template, special)])
+    return json.loads(made.__getstate__())
 
-    def pieces(which: str) -> list[dict[str, Any]]:
-        return [
-            {"SpecialToken": {"id": special[name][0], "type_id": number}}
-            if name in special
-            else {"Sequence": {"id": name, "type_id": number}}
-            for name, number in template.places(which)
-        ]
 
-    tokens = {
-        token: {"id": token, "ids": [number], "tokens": [token]}
-        for token, number in (special["cls"], special["sep"])
-    }
-    rows = {"single": pieces("single"), "pair": pieces("pair"), "special_tokens": tokens}
-    trimmed = _BYTE_LEVEL | {"add_prefix_space": prefix, "use_regex": False}  # only the offsets are trimmed
-    return {"type": "Sequence", "processors": [trimmed, {"type": "TemplateProcessing", **rows}]}
+def template_processing(
+    template: templates.Template, special: Mapping[str, tuple[str, int]]
+) -> processors.TemplateProcessing:
+    """Returns what assembles rows in tokenizer.json; `special` has (spelling, id) by role."""
+
+    def spelled(which: str) -> str:
+        places = template.places(which)
+        return " ".join(f"{special[x][0] if x in special else f'${x}'}:{number}" for x, number in places)
+
+    used = dict(template.places("pair")).keys() & special.keys()
+    return processors.TemplateProcessing(
+        single=spelled("single"), pair=spelled("pair"), special_tokens=[special[role] for role in used]
+    )
+
+
+def load_rust(content: Mapping[str, Any], path: str) -> tokenizers.Tokenizer:
+    """Returns the tokenizer of a tokenizer.json; `path` is for error messages."""
+    try:
+        rust = tokenizers.Tokenizer.from_str(json.dumps(content))
+    except BaseException as error:  # the library has no class for them, and Rust panics are no Exception
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        raise UserError(f"{path}: it is damaged, or of another version ({error})") from None
+    rust.no_padding()
+    rust.no_truncation()
+    return rust
 
 
 def template_of(
-    content: Mapping[str, Any], special_tokens: Mapping[str, str], path: str
-) -> templates.Template:
-    """Returns the template of a tokenizer.json; without one, it follows from the spelling of its tokens.
+    rust: tokenizers.Tokenizer, special_tokens: Mapping[str, str], path: str
+) -> templates.Template | None:
+    """Returns how a tokenizer assembles rows; None if it adds no special tokens.
 
     `special_tokens` are their spellings by role, and `path` is for error messages.
 
     Raises:
-        UserError: the rows that the file describes have other tokens, or an order that is not supported.
+        UserError: the rows have other tokens, or an order that is not supported.
     """
-    processor = content.get("post_processor") or {}
-    for one in (processor, *(processor.get("processors") or ())):
-        if one.get("type") in _PROCESSINGS:
-            for role in ("cls", "sep"):
-                token = (one.get(role) or [special_tokens[role]])[0]
-                if token != special_tokens[role]:
-                    raise UserError(
-                        f"{path}: its rows have {token} for {role}; expected {special_tokens[role]}"
-                    )
-            return _PROCESSINGS[one["type"]]
-        if one.get("type") == "TemplateProcessing":
-            try:
-                return _read_template(one, special_tokens)
-            except (AttributeError, KeyError, TypeError, ValueError) as error:
-                raise UserError(f"{path}: its template of rows is not supported: {error}") from None
-    return templates.ROBERTA if special_tokens["cls"] == ROBERTA_TOKENS["cls"] else templates.BERT
-
-
-def _read_template(processor: Mapping[str, Any], special_tokens: Mapping[str, str]) -> templates.Template:
     roles = {token: role for role, token in special_tokens.items()}
 
-    def spelled(pieces: Sequence[Mapping[str, Any]]) -> str:
-        names = []
-        for piece in pieces:
-            ((kind, place),) = piece.items()
-            name = roles[place["id"]] if kind == "SpecialToken" else place["id"]
-            names.append(f"{name}:{place['type_id']}")
-        return " ".join(names)
+    def row(second: str | None) -> str:
+        encoding = rust.encode("a", second)
+        places: list[str] = []
+        for token, text, number in zip(
+            encoding.tokens, encoding.sequence_ids, encoding.type_ids, strict=True
+        ):
+            place = f"{roles[token] if text is None else 'AB'[text]}:{number}"
+            if text is None or place not in places:  # a text may have several tokens
+                places.append(place)
+        return " ".join(places)
 
-    return templates.Template(spelled(processor["single"]), spelled(processor["pair"]))
+    try:
+        single = row(None)
+        return templates.Template(single, row("a")) if " " in single else None
+    except (KeyError, ValueError) as error:
+        raise UserError(f"{path}: its template of rows is not supported: {error}") from None
+
+
+def _usual_template(special_tokens: Mapping[str, str]) -> templates.Template:
+    return templates.ROBERTA if special_tokens["cls"] == ROBERTA_TOKENS["cls"] else templates.BERT
 
 
 def serialized(content: Mapping[str, Any]) -> bytes:
@@ -364,9 +324,8 @@ def joined(folder: str | os.PathLike) -> str | None:
         if len(pair) != 2 or any(token not in ids for token in (*pair, "".join(pair))):
             raise UserError(f"{paths[1]}: {merge!r} is no merge of two tokens of {VOCABULARY}")
     found = special_tokens(ids, paths[0])
-    template = templates.ROBERTA if found["cls"] == ROBERTA_TOKENS["cls"] else templates.BERT
-    content = serialized(tokenizer_json(ids, merges, found, template))
-    return scratch.kept_file("tokenizer.json", content)
+    content = tokenizer_json(ids, merges, found, _usual_template(found))
+    return scratch.kept_file("tokenizer.json", serialized(content))
 
 
 def special_tokens(ids: Mapping[str, int], path: str) -> dict[str, str]:

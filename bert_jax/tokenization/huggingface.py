@@ -40,8 +40,6 @@ _SAME = {f"{name}Tokenizer": "RobertaTokenizer" for name in ("Bart", "GPT2", "LE
 # What the files of a WordPiece tokenizer say, if they say it, where a text has the ids of BertTokenizer.
 _WORD_PIECES = {
     "do_basic_tokenize": True,
-    "word_tokenizer_type": "basic",
-    "subword_tokenizer_type": "wordpiece",
     "tokenize_chinese_chars": True,
     "clean_text": True,
     "normalizer": "BertNormalizer",
@@ -89,53 +87,36 @@ def read_tokenizer(
             text other ids.
     """
     try:
-        return _read(folder, record, log, lower_case, strip_accents, template, normalizer)
+        stated = _Stated.of(folder, record)
+        if (path := stated.vocabulary()) is None:
+            return None
+        stated.check(path)
+        normalizer = normalizer or stated.normalizer(path)
+        of_folder, accents = stated.case_and_accents(path, normalizer)
+        if lower_case is None:
+            lower_case = of_folder
+            strip_accents = accents if strip_accents is None else strip_accents
+
+        def load(path: str, template: templates.Template | None) -> Tokenizer:
+            return load_file(path, lower_case, strip_accents, template, normalizer)
+
+        if template is None and stated.record.has_kind_of(path) and not stated.is_of_tokenizer_json(path):
+            template = stated.record.template
+        tokenizer = load(path, template)
+        special = {role: tokenizer.tokens[i] for role, i in tokenizer.special_ids.items()}
+        stated.check_special_tokens(special)
+        if template is None and (template := stated.template(path, special)):
+            tokenizer = load(path, template)
+        added = [one for one in stated.added_tokens() if one["content"] not in special.values()]
+        if tokenizer.kind == "wordpiece":
+            tokenizer = _with_added_tokens(tokenizer, added, lambda path: load(path, tokenizer.template))
+        texts = [one["content"] if one.get("single_word") else f"x{one['content']}x" for one in added]
+        ids = tokenizer.encode_batch(texts)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{folder}: the files of its tokenizer are damaged, or of an unknown form ({error!r})"
         ) from error
-
-
-def _read(
-    folder: str,
-    record: TokenizerRecord | None,
-    log: Callable[[str], None],
-    lower_case: bool | None,
-    strip_accents: bool | None,
-    template: templates.Template | None,
-    normalizer: str,
-) -> Tokenizer | None:
-    stated = _Stated.of(folder, record)
-    path = stated.vocabulary()
-    if path is None:
-        return None
-    stated.check(path)
-    normalizer = normalizer or stated.normalizer(path)
-    of_folder, accents = stated.case_and_accents(path, normalizer)
-    if lower_case is None:
-        lower_case = of_folder
-        strip_accents = accents if strip_accents is None else strip_accents
-
-    def load(path: str, template: templates.Template | None) -> Tokenizer:
-        return load_file(path, lower_case, strip_accents, template, normalizer)
-
-    if template is None and stated.record.has_kind_of(path) and not stated.is_of_tokenizer_json(path):
-        template = stated.record.template
-    tokenizer = load(path, template)
-    special = {role: tokenizer.tokens[i] for role, i in tokenizer.special_ids.items()}
-    stated.check_special_tokens(special)
-    if template is None and (template := stated.template(path, special)):
-        tokenizer = load(path, template)
-    added = [one for one in stated.added_tokens() if one["content"] not in special.values()]
-    if tokenizer.kind == "wordpiece":
-        tokenizer = _with_added_tokens(tokenizer, added, lambda path: load(path, tokenizer.template))
-    texts = [one["content"] if one.get("single_word") else f"x{one['content']}x" for one in added]
-    unlike = [
-        one["content"]
-        for one, ids in zip(added, tokenizer.encode_batch(texts), strict=True)
-        if one["id"] not in ids
-    ]
-    if unlike:
+    if unlike := [one["content"] for one, found in zip(added, ids, strict=True) if one["id"] not in found]:
         log(f"warning: {folder}: its added tokens {some(unlike)} are not recognized in all texts")
     return tokenizer
 
@@ -156,7 +137,6 @@ class _Stated:
     record: TokenizerRecord
     settings: Mapping[str, Any]
     rust: Mapping[str, Any]
-
     config: Mapping[str, Any]
 
     @classmethod
@@ -276,7 +256,8 @@ class _Stated:
                     "special tokens to a text; expected one such as BERT's: set it, and save the tokenizer"
                 )
             return None
-        return byte_bpe.template_of(self.rust, special, os.path.join(self.folder, "tokenizer.json"))
+        path = os.path.join(self.folder, "tokenizer.json")
+        return byte_bpe.template_of(byte_bpe.load_rust(self.rust, path), special, path)
 
     def added_tokens(self) -> list[dict[str, Any]]:
         """Returns the tokens that were added to a vocabulary, as in tokenizer.json, in the order of ids."""

@@ -28,7 +28,8 @@ SPECIAL_TOKENS = {role: f"[{role.upper()}]" for role in ("pad", "unk", "cls", "s
 class Tokenizer(abc.ABC):
     """Converts text to token ids and back, using a vocabulary file.
 
-    A subclass implements `_parse`, `_encode_plain`, `encode_with_offsets` and `_join`.
+    A subclass implements `_parse`, which sets the tokenizer `_rust` of the library `tokenizers`, and `_join`;
+    or it has another library, and also implements `_encode_plain` and `encode_with_offsets`.
 
     Args:
         path: the vocabulary file, a local path or a URL.
@@ -75,6 +76,7 @@ class Tokenizer(abc.ABC):
     special_ids: dict[str, int]
     added_tokens: tuple[Mapping[str, Any], ...] = ()
     mask_strips: tuple[bool, bool] = (True, False)
+    _rust: Any
 
     def __init__(
         self,
@@ -117,11 +119,13 @@ class Tokenizer(abc.ABC):
         """The number of tokens."""
         return len(self.tokens)
 
-    @abc.abstractmethod
     def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the token ids of texts, with spelled-out special tokens treated as plain text."""
+        parallelism()
+        texts = list(map(normalization.without_surrogates, texts))
+        encodings = self._rust.encode_batch_fast(texts, add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
 
-    @abc.abstractmethod
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns the token ids of each text, as in `encode_batch`, and the characters of each token.
 
@@ -129,6 +133,12 @@ class Tokenizer(abc.ABC):
             For each text, int32 ids [n] and int32 spans [n, 2]: token i is `text[begin:end]`, without
                 surrounding whitespace and including the accents that were stripped from it.
         """
+        parallelism()
+        texts = list(map(normalization.without_surrogates, texts))
+        return [
+            (np.array(encoding.ids, np.int32), np.array(encoding.offsets, np.int32).reshape(-1, 2))
+            for encoding in self._rust.encode_batch(texts, add_special_tokens=False)
+        ]
 
     @abc.abstractmethod
     def _join(self, tokens: Sequence[str]) -> str:
@@ -209,6 +219,20 @@ class Tokenizer(abc.ABC):
             settings["normalizer"] = self.normalizer
         return settings
 
+    def portable(self) -> Callable[[], Tokenizer]:
+        """Returns a function that can be pickled for another machine, and returns an equal tokenizer there.
+
+        That one has a copy of the file, which exists until its process ends.
+
+        Raises:
+            UserError: the file is gone or has changed.
+        """
+        content, digest = _read_vocabulary_file(self.path)
+        if digest != self.digest:
+            raise UserError(f"the vocabulary {self.path} has changed since it was read; load it again")
+        name = os.path.basename(self.path)
+        return functools.partial(_from_content, type(self), name, content, self._options, self.added_tokens)
+
     def __reduce__(self):
         return _loaded, (type(self), files.absolute(self.path), *self._options)
 
@@ -229,30 +253,12 @@ def _loaded(cls: type[Tokenizer], path: str, *options) -> Tokenizer:
     return cls(path, *options)
 
 
-@dataclasses.dataclass(frozen=True)
-class PortableTokenizer:
-    """A tokenizer with the content of its file, to be pickled for another machine."""
-
-    kind: type[Tokenizer]
-    name: str  # of the file
-    content: bytes
-    options: tuple[Any, ...]  # the arguments of the class after the path
-    added_tokens: tuple[Mapping[str, Any], ...]
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer) -> PortableTokenizer:
-        """Reads the file of a tokenizer. Raises UserError if it is gone or has changed."""
-        content, digest = _read_vocabulary_file(tokenizer.path)
-        if digest != tokenizer.digest:
-            raise UserError(f"the vocabulary {tokenizer.path} has changed since it was read; load it again")
-        name = os.path.basename(tokenizer.path)
-        return cls(type(tokenizer), name, content, tokenizer._options, tokenizer.added_tokens)
-
-    def tokenizer(self) -> Tokenizer:
-        """Returns an equal tokenizer, with a copy of the file that exists until this process ends."""
-        tokenizer = self.kind(scratch.kept_file(self.name, self.content), *self.options)
-        tokenizer.added_tokens = self.added_tokens
-        return tokenizer
+def _from_content(
+    cls: type[Tokenizer], name: str, content: bytes, options: tuple[Any, ...], added_tokens: Any
+) -> Tokenizer:
+    tokenizer = cls(scratch.kept_file(name, content), *options)
+    tokenizer.added_tokens = added_tokens
+    return tokenizer
 
 
 def _read_vocabulary_file(path: str) -> tuple[bytes, str]:

@@ -48,11 +48,6 @@ class SentencePieceTokenizer(Tokenizer):
     word_start = WORD_START
     normalizers = ("bert", "albert")
 
-    @property
-    def is_albert(self) -> bool:
-        """Whether text is normalized and split as in google-research/albert."""
-        return self.normalizer == "albert"
-
     @functools.cached_property
     def _normalize(self) -> Callable[[str], str]:
         if self.is_fairseq:
@@ -62,9 +57,12 @@ class SentencePieceTokenizer(Tokenizer):
         return lambda text: normalization.fold(normalization.clean(text), self.lower_case, self.strip_accents)
 
     @functools.cached_property
-    def _digit_commas(self) -> frozenset[int]:
-        found = (i for i, token in enumerate(self.tokens) if ends_in_digit_comma(token))
-        return frozenset(found)
+    def _divisible(self) -> frozenset[int]:
+        """The ids of pieces that may end in a digit and a comma, as an unknown one may."""
+        unknown = self.special_ids["unk"]
+        return frozenset(
+            i for i, token in enumerate(self.tokens) if i == unknown or ends_in_digit_comma(token)
+        )
 
     def _parse(self, data: bytes) -> None:
         self._processor = processor = sentencepiece.SentencePieceProcessor()
@@ -79,6 +77,7 @@ class SentencePieceTokenizer(Tokenizer):
                 "NAME.model, or a WordPiece vocabulary whose name ends in .txt"
             )
         ids = {token: i for i, token in enumerate(self.tokens)}
+        self.is_albert = self.normalizer == "albert"
         self.is_fairseq = self.tokens[:3] == _FAIRSEQ_PIECES and not {"<pad>", "<mask>"} & ids.keys()
         if self.is_fairseq:
             self._parse_fairseq()
@@ -117,11 +116,9 @@ class SentencePieceTokenizer(Tokenizer):
         self.is_continuation[list(self.special_ids.values())] = False
 
     def _ids(self, pieces: Sequence[int]) -> list[int]:
-        """Returns the ids of pieces."""
         if not self.is_fairseq:
             return list(pieces)
-        unknown = self.special_ids["unk"]
-        return [piece + 1 if piece else unknown for piece in pieces]
+        return [piece + 1 if piece else self.special_ids["unk"] for piece in pieces]
 
     def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
         normalized = [self._normalize(text) for text in texts]
@@ -130,21 +127,25 @@ class SentencePieceTokenizer(Tokenizer):
         encoded = self._processor.EncodeAsIds(normalized, num_threads=-1 if parallelism() else 1)
         if self.is_albert:
             return [
-                [self._processor.PieceToId(part) for parts in self._parts(text) for part in parts]
-                if self._has_digit_comma(ids)
-                else ids
+                ids
+                if self._divisible.isdisjoint(ids)
+                else [self._processor.PieceToId(part) for parts in self._parts(text) for part in parts]
                 for text, ids in zip(normalized, encoded, strict=True)
             ]
         return [self._ids(pieces) for pieces in encoded] if self.is_fairseq else encoded
 
-    def _has_digit_comma(self, ids: Sequence[int]) -> bool:
-        """Returns whether a piece may end in a digit and a comma, as an unknown one may, too."""
-        return not self._digit_commas.isdisjoint(ids) or self.special_ids["unk"] in ids
-
     def _parts(self, normalized: str) -> list[list[str]]:
-        """Returns the pieces of a normalized text, each as the list of its parts."""
-        encode = self._processor.EncodeAsPieces
-        return split_digit_commas(encode(normalized), encode)
+        """Returns the pieces of a normalized text, each as its parts: `9,` is split into `9` and a comma."""
+        found = []
+        for piece in self._processor.EncodeAsPieces(normalized):
+            parts = [piece]
+            if ends_in_digit_comma(piece):
+                parts = self._processor.EncodeAsPieces(piece[:-1].replace(WORD_START, ""))
+                if parts and piece[0] != WORD_START and parts[0][0] == WORD_START:
+                    parts = [*filter(None, [parts[0][1:]]), *parts[1:]]
+                parts.append(",")
+            found.append(parts)
+        return found
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns the ids and the spans of the tokens of each text; see `Tokenizer`."""
@@ -157,7 +158,7 @@ class SentencePieceTokenizer(Tokenizer):
                 begins, ends = normalization.original_spans(text, self._normalize)
             encoding = self._processor.EncodeAsOffsetMapping(normalized)
             ids, places = encoding["ids"], encoding["offsets"]
-            if self.is_albert and self._has_digit_comma(ids):
+            if self.is_albert and not self._divisible.isdisjoint(ids):
                 ids, places = self._divided(normalized, ids, places)
             offsets = np.zeros((len(ids), 2), np.int32)
             for i, (begin, end) in enumerate(places):
@@ -216,26 +217,9 @@ def _albert_spans(text: str, lower_case: bool, strip_accents: bool) -> tuple[np.
     return edges[begins, 0], edges[ends - 1, 1]
 
 
-def split_digit_commas(pieces: Sequence[str], encode: Callable[[str], list[str]]) -> list[list[str]]:
-    """Returns the pieces, in which `9,` is split into `9` and a comma; the parts of each piece are a list.
-
-    Args:
-        pieces: the pieces of a text.
-        encode: returns the pieces of a text.
-    """
-    return [_split(piece, encode) if ends_in_digit_comma(piece) else [piece] for piece in pieces]
-
-
 def ends_in_digit_comma(piece: str) -> bool:
     """Returns whether a piece ends in a digit and a comma."""
     return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
-
-
-def _split(piece: str, encode: Callable[[str], list[str]]) -> list[str]:
-    parts = encode(piece[:-1].replace(WORD_START, ""))
-    if parts and piece[0] != WORD_START and parts[0][0] == WORD_START:
-        parts = [*filter(None, [parts[0][1:]]), *parts[1:]]
-    return [*parts, ","]
 
 
 def _plain(text: str) -> str:

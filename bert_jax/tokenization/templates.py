@@ -86,11 +86,6 @@ class Template:
             pair_end=ids(pair[second + 1 :]),
         )
 
-    def spelled(self, which: str, special_tokens: Mapping[str, str]) -> str:
-        """Returns the `single` or `pair` template as tokenizer.json writes it: `[CLS]:0 $A:0 [SEP]:0`."""
-        places = self.places(which)
-        return " ".join(f"{special_tokens.get(name, f'${name}')}:{number}" for name, number in places)
-
     def with_one_type(self) -> Template:
         """Returns the template with the token type 0 at every place."""
         return Template(*(re.sub(r":\d+", ":0", rows) for rows in (self.single, self.pair)))

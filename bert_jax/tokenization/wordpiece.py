@@ -10,7 +10,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from bert_jax.errors import UserError
 from bert_jax.tokenization import normalization
-from bert_jax.tokenization.interface import SPECIAL_TOKENS, Tokenizer, parallelism
+from bert_jax.tokenization.interface import SPECIAL_TOKENS, Tokenizer
 
 CONTINUATION = "##"
 MAX_WORD_CHARACTERS = 100  # longer words are [UNK], as in transformers
@@ -42,52 +42,40 @@ class WordPieceTokenizer(Tokenizer):
                 )
         self.is_continuation = np.array([t.startswith(CONTINUATION) and t != CONTINUATION for t in tokens])
         self.special_ids = {role: ids[token] for role, token in SPECIAL_TOKENS.items()}
-        # No special token is registered with the Rust library, so none is recognized in raw text.
-        self._rust = tokenizers.Tokenizer(
+
+    @functools.cached_property
+    def _rust(self) -> tokenizers.Tokenizer:
+        # No special token is registered, so none is recognized in raw text.
+        rust = tokenizers.Tokenizer(
             models.WordPiece(
-                vocab=ids,
+                vocab={token: i for i, token in enumerate(self.tokens)},
                 unk_token="[UNK]",
                 continuing_subword_prefix=CONTINUATION,
                 max_input_chars_per_word=self.max_word_characters,
             )
         )
-        self._rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-
-    @functools.cached_property
-    def _pipeline(self) -> tokenizers.Tokenizer:
-        self._rust.normalizer = normalizers.BertNormalizer(
+        rust.normalizer = normalizers.BertNormalizer(
             strip_accents=self.strip_accents, lowercase=self.lower_case
         )
-        return self._rust
+        rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        return rust
 
     def normalize(self, text: str) -> str:
         """Returns a text as it is split into words: cleaned, and in lower case or without accents."""
-        return self._pipeline.normalizer.normalize_str(normalization.without_surrogates(text))
+        return self._rust.normalizer.normalize_str(normalization.without_surrogates(text))
 
     def words(self, text: str) -> list[str]:
         """Returns the normalized words of a text, which are split into tokens."""
         return [word for word, _ in self._rust.pre_tokenizer.pre_tokenize_str(self.normalize(text))]
 
-    def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
-        parallelism()
-        texts = list(map(normalization.without_surrogates, texts))
-        encodings = self._pipeline.encode_batch_fast(texts, add_special_tokens=False)
-        return [encoding.ids for encoding in encodings]
-
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns the ids and the spans of the tokens of each text; see `Tokenizer`."""
-        parallelism()
-        texts = list(map(normalization.without_surrogates, texts))
-        found = []
-        for text, encoding in zip(
-            texts, self._pipeline.encode_batch(texts, add_special_tokens=False), strict=True
-        ):
-            offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+        found = super().encode_with_offsets(texts)
+        for text, (_, offsets) in zip(texts, found, strict=True):
             if self.strip_accents and not text.isascii():  # the library's spans have no marks at their ends
                 for span in offsets:
                     while span[1] < len(text) and unicodedata.category(text[span[1]])[0] == "M":
                         span[1] += 1
-            found.append((np.array(encoding.ids, np.int32), offsets))
         return found
 
     def _join(self, tokens: Sequence[str]) -> str:

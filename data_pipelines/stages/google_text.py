@@ -9,6 +9,8 @@ import unicodedata
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import tokenizers
+from tokenizers import normalizers
 
 from bert_jax.tokenization import normalization
 from bert_jax.tokenization.interface import parallelism
@@ -67,6 +69,12 @@ class GoogleWordPieceTokenizer(WordPieceTokenizer):
     """
 
     max_word_characters = MAX_WORD_CHARACTERS
+
+    @functools.cached_property
+    def _rust(self) -> tokenizers.Tokenizer:
+        rust = super()._rust
+        rust.normalizer = normalizers.Sequence([])  # texts are normalized before
+        return rust
 
     def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
         normalize = normalizer(self.lower_case, self.strip_accents)

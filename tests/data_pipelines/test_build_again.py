@@ -53,7 +53,7 @@ def test_unfinished_records_of_other_settings_are_dropped_only_when_asked(option
 def about_to_replace(options, tmp_path):
     """Returns (options, a function that restores a build that is about to replace records, the old files)."""
     ids = {token: i for i, token in enumerate(byte_bpe.ROBERTA_TOKENS.values())}
-    ids |= {token: len(ids) + i for i, token in enumerate(byte_bpe.characters_of_bytes().values())}
+    ids |= {token: len(ids) + i for i, token in enumerate(byte_bpe.ALPHABET)}
     content = byte_bpe.tokenizer_json(ids, [], byte_bpe.ROBERTA_TOKENS, templates.ROBERTA)
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     old = {"vocab": str(tmp_path / "tokenizer.json"), "clean": "unicode", "num_shards": 3}

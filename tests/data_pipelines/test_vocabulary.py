@@ -106,7 +106,7 @@ def test_byte_bpe(text, tmp_path, family, cls, template):
     assert trained.size == tokenizer.vocab_size == 700 and not tokenizer.lower_case
     assert tokenizer.special_ids == {"cls": 0, "pad": 1, "sep": 2, "unk": 3, "mask": 4}
     assert tokenizer.tokens[0] == cls and tokenizer.template == template
-    assert tokenizer.tokens[5:261] == sorted(byte_bpe.characters_of_bytes().values())
+    assert tokenizer.tokens[5:261] == sorted(byte_bpe.ALPHABET)
     (measured,) = trained.measured
     assert 1 < measured.tokens_per_word < 4 and measured.unknown_rate == 0
     lines = Path(text).read_text("utf-8").split("\n")

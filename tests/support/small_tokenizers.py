@@ -27,7 +27,7 @@ def write(folder):
         )  # fmt: skip
     rust = tokenizers.Tokenizer(models.BPE())
     rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    alphabet = sorted(byte_bpe.characters_of_bytes().values())
+    alphabet = sorted(byte_bpe.ALPHABET)
     special = byte_bpe.ROBERTA_TOKENS
     options = dict(special_tokens=[*special.values()], initial_alphabet=alphabet, show_progress=False)
     rust.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=300, **options))

@@ -80,8 +80,8 @@ def test_a_folder_is_read_as_that_of_a_model(name):
 
 def test_the_rows_are_those_of_the_family(tmp_path):
     content = tokenization.load(TESTDATA / "bpe").content
-    special = {"cls": ("<s>", 0), "sep": ("</s>", 2), "pad": ("<pad>", 1)}
-    content = byte_bpe.with_special_tokens(content, special, templates.BERT)
+    rows = byte_bpe.template_processing(templates.BERT, {"cls": ("<s>", 0), "sep": ("</s>", 2)})
+    content = content | {"post_processor": json.loads(rows.__getstate__())}
     folder = write(tmp_path / "folder", tokenizer=content)
     assert tokenization.load(folder).template == templates.BERT
     (folder / "config.json").write_text('{"model_type": "modernbert"}')

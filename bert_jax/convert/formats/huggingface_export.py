@@ -289,9 +289,5 @@ def albert_rust(tokenizer: tokenization.Tokenizer) -> tokenizers.Tokenizer:
 
 
 def _template(tokenizer: tokenization.Tokenizer) -> processors.TemplateProcessing:
-    special = {role: tokenizer.tokens[i] for role, i in tokenizer.special_ids.items()}
-    return processors.TemplateProcessing(
-        single=tokenizer.template.spelled("single", special),
-        pair=tokenizer.template.spelled("pair", special),
-        special_tokens=[(tokenizer.tokens[i], i) for i in tokenizer.layout.special_ids],
-    )
+    special = {role: (tokenizer.tokens[i], i) for role, i in tokenizer.special_ids.items()}
+    return byte_bpe.template_processing(tokenizer.template, special)

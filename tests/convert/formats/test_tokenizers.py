@@ -58,8 +58,8 @@ def test_a_roberta_with_a_wordpiece_vocabulary(source, tmp_path, stated):
 
 
 def _post_processor(template):
-    special = {role: (f"[{role.upper()}]", i) for i, role in enumerate(("cls", "pad", "sep"))}
-    return byte_bpe.with_special_tokens({}, special, template)["post_processor"]
+    special = {"cls": ("[CLS]", 0), "sep": ("[SEP]", 2)}
+    return json.loads(byte_bpe.template_processing(template, special).__getstate__())
 
 
 BPE = Path(__file__).resolve().parents[2] / "testdata" / "bpe"
