@@ -63,7 +63,7 @@ class Encoding:
 
 
 class LoadedModel:
-    """A model in memory. It can be copied and pickled, also to where its checkpoint is not.
+    """A model in memory.
 
     Attributes:
         module: the Flax module with every part that the checkpoint has; see `AssembledModel`.
@@ -82,21 +82,17 @@ class LoadedModel:
     ):
         self.tokenizer: Tokenizer = tokenizer_of(model)
         # The network and the updates that `encode` does not compute are not kept in memory.
-        self._model, self._dtype = model.replace(generator=None, adapter=None), dtype
-        self._source, self._sentence = model.source, model.sentence or SentenceVectors()
-        self._size = f"{model.family.name}, {model.size}"
+        self._model = model.replace(generator=None, adapter=None)
+        self._sentence = model.sentence or SentenceVectors()
         self._embedder = Embedder(model, pooling="none", dtype=dtype, log=log)
         self.config: EncoderConfig = model.config.for_inference(platform.target(), dtype)
         self.module: AssembledModel = model.module.clone(config=self.config)
         self.params: dict[str, Any] = nest({name: _read_only(x) for name, x in model.params.items()})
         self.labels = model.labels
 
-    def __reduce__(self):
-        tokenizer = self.tokenizer.portable()
-        return _restored, (self._model.replace(tokenizer=None), tokenizer, self._dtype)
-
     def __repr__(self) -> str:
-        return f"LoadedModel({self._source!r}: {self._size})"
+        model = self._model
+        return f"LoadedModel({model.source!r}: {model.family.name}, {model.size})"
 
     def encode(self, texts: Iterable[Text], pooling: str = "") -> Encoding:
         """Returns the tokens and the last hidden states of texts, or of pairs of texts.
@@ -120,8 +116,8 @@ class LoadedModel:
         if pooling == "none" or pooling not in POOLINGS:
             raise UserError(f"pooling={pooling!r}: expected one of {', '.join(list(POOLINGS)[:-1])}")
         if pooling == "pooler" and "pooler" not in self.params:
-            raise UserError(f"{self._source} has no pooler; try pooling='mean' or 'cls'")
-        check_reads_cls(f"pooling={pooling!r}", pooling, self.config, self._source)
+            raise UserError(f"{self._model.source} has no pooler; try pooling='mean' or 'cls'")
+        check_reads_cls(f"pooling={pooling!r}", pooling, self.config, self._model.source)
         rows = list(self._embedder.stream(texts))
         batch = self._padded(rows)
         tokens, lengths = batch["input_ids"], batch["lengths"]
@@ -164,10 +160,6 @@ def _pooled(states: jax.Array, lengths: jax.Array, pooler: Any, *, pooling: str,
     if pooler is not None:
         vectors = Pooler(config).apply({"params": pooler}, vectors)
     return vectors.astype(jnp.float32)
-
-
-def _restored(model: convert.Model, tokenizer: Callable[[], Tokenizer], dtype: str) -> LoadedModel:
-    return LoadedModel(model.replace(tokenizer=tokenizer()), dtype, log=lambda line: None)
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

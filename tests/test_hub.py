@@ -11,10 +11,10 @@ from support import hub_server
 from bert_jax import hub
 from bert_jax.errors import UserError
 
-NAME = "org/tiny"
+NAME, WEIGHTS = "org/tiny", "0_Transformer/model.safetensors"
 FILES = {
     "config.json": b'{"model_type": "bert"}',
-    "model.safetensors": b"8 bytes.",
+    WEIGHTS: b"8 bytes.",
     "pytorch_model.bin": b"pickle",
     "vocab.txt": b"[PAD]\n",
     "onnx/config.json": b"{}",
@@ -56,7 +56,7 @@ def resolve(server, tmp_path, name, **variables):
 def test_a_model_is_downloaded_once_without_weights_of_other_frameworks(server, tmp_path):
     folder, named = resolve(server, tmp_path, NAME)
     found = {os.path.relpath(os.path.join(at, x), folder) for at, _, names in os.walk(folder) for x in names}
-    assert found == {"config.json", "model.safetensors", "vocab.txt", "1_Pooling/config.json"}
+    assert found == {"config.json", WEIGHTS, "vocab.txt", "1_Pooling/config.json"}
     commit = server.commit(server.root / NAME)
     assert named == f"{NAME}@{commit}" and os.path.basename(folder) == commit
     before = len(server.requests)
@@ -71,7 +71,7 @@ def test_a_download_that_was_cut_off_resumes(server, tmp_path):
     assert "cache" in resolve(server, tmp_path, NAME, HF_HUB_OFFLINE="1")
     server.stop_after = 0
     folder, _ = resolve(server, tmp_path, NAME)
-    assert (tmp_path / folder / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+    assert (tmp_path / folder / WEIGHTS).read_bytes() == FILES[WEIGHTS]
 
 
 @pytest.mark.parametrize("name", ["org/none", "none", f"{NAME}@v9", "org/pickled"])
@@ -167,6 +167,7 @@ def test_the_parquet_files_of_a_split_are_downloaded(from_server, name, split, e
         ("hf:org/glue:sst", "train", "mrpc, cola"),
         ("hf:org/glue:cola", "dev", "train"),
         ("hf:org/plain", "dev", "dev"),
+        ("hf:org/plain@v9", "train", "no such revision"),
         ("hf:many", "train", "a/train, b/train"),
         ("hf:org/none", "train", "hf:org/none"),
         ("hf:a/b/c", "train", "ORG/NAME"),

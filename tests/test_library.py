@@ -1,11 +1,8 @@
 """`bert_jax.load` and `encode`, against the embedding command's own parts and transformers' numbers."""
 
 import ast
-import copy
 import dataclasses
 import importlib
-import pickle
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +21,6 @@ from bert_jax.errors import UserError
 from bert_jax.inference.embedding import Embedder
 from bert_jax.library import LoadedModel
 
-DISTILBERT = Path(__file__).parent / "testdata" / "distilbert" / "none"
 PAIRS = [*TEXTS[:4], ("the cat", "is big . one two")]
 
 
@@ -90,34 +86,6 @@ def test_parameters_cannot_be_changed_in_place(folder):
     assert np.array_equal(model.encode(PAIRS).pooled, before)
     doubled = jax.tree.map(lambda array: 2 * array, model.params)  # what is computed from them can be
     doubled["encoder"]["embeddings"]["word_embeddings"] *= 2
-
-
-@pytest.mark.parametrize("make", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-def test_a_model_is_copied_and_pickled(folder, make):
-    model = bert_jax.load(folder, log=[].append)  # a function that cannot be pickled
-    copied = make(model)
-    assert (repr(copied), copied.config, copied.labels) == (repr(model), model.config, model.labels)
-    assert copied.tokenizer.settings() == model.tokenizer.settings()
-    jax.tree.map(np.testing.assert_array_equal, copied.params, model.params)
-    assert not any(array.flags["W"] for array in jax.tree.leaves(copied.params))
-    for pooling in ("mean", "pooler"):
-        found, expected = (each.encode(PAIRS, pooling) for each in (copied, model))
-        assert np.array_equal(found.tokens, expected.tokens)
-        assert np.array_equal(found.pooled, expected.pooled)
-
-
-def test_a_pickled_model_needs_no_files(tmp_path):
-    shutil.copytree(DISTILBERT, tmp_path / "model")
-    model = bert_jax.load(tmp_path / "model")
-    pickled, expected = pickle.dumps(model), model.encode(["the capital of france"])
-    vocabulary = next((tmp_path / "model").glob("vocab*"))
-    vocabulary.write_bytes(vocabulary.read_bytes() + b"other\n")
-    with pytest.raises(UserError, match="has changed since it was read; load it again"):
-        pickle.dumps(model)
-    shutil.rmtree(tmp_path / "model")
-    assert np.array_equal(pickle.loads(pickled).encode(["the capital of france"]).states, expected.states)
-    with pytest.raises(UserError, match=r"vocab\.txt"):
-        pickle.dumps(model)
 
 
 def test_mistakes_are_told(folder):

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bert_jax.errors import UserError, file_error
-from bert_jax.io import files, scratch
+from bert_jax.io import files
 from bert_jax.tokenization import normalization, templates
 
 # The characters with the Unicode property White_Space; str.isspace() is true for four more.
@@ -219,26 +219,9 @@ class Tokenizer(abc.ABC):
             settings["normalizer"] = self.normalizer
         return settings
 
-    def portable(self) -> Callable[[], Tokenizer]:
-        """Returns a function that can be pickled for another machine, and returns an equal tokenizer there.
-
-        That one has a copy of the file, which exists until its process ends.
-
-        Raises:
-            UserError: the file is gone or has changed.
-        """
-        content, digest = _read_vocabulary_file(self.path)
-        if digest != self.digest:
-            raise UserError(f"the vocabulary {self.path} has changed since it was read; load it again")
-        name = os.path.basename(self.path)
-        return functools.partial(_from_content, type(self), name, content, self._options, self.added_tokens)
-
     def __reduce__(self):
-        return _loaded, (type(self), files.absolute(self.path), *self._options)
-
-    @property
-    def _options(self) -> tuple[Any, ...]:
-        return self.lower_case, self.strip_accents, self.template, self.normalizer
+        options = self.lower_case, self.strip_accents, self.template, self.normalizer
+        return _loaded, (type(self), files.absolute(self.path), *options)
 
     def __repr__(self) -> str:
         return (
@@ -251,14 +234,6 @@ class Tokenizer(abc.ABC):
 def _loaded(cls: type[Tokenizer], path: str, *options) -> Tokenizer:
     """Returns an unpickled tokenizer. A process that unpickles it several times loads it once."""
     return cls(path, *options)
-
-
-def _from_content(
-    cls: type[Tokenizer], name: str, content: bytes, options: tuple[Any, ...], added_tokens: Any
-) -> Tokenizer:
-    tokenizer = cls(scratch.kept_file(name, content), *options)
-    tokenizer.added_tokens = added_tokens
-    return tokenizer
 
 
 def _read_vocabulary_file(path: str) -> tuple[bytes, str]:
