@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-import ipaddress
 import json
 import os
 import re
@@ -121,8 +120,7 @@ def start(info: ProcessInfo, *, meet_timeout: int = 300, heartbeat_timeout: int 
         ClusterError: some processes did not connect; the message names them.
         UserError: the port is in use, or two processes have the same index.
     """
-    host, port = bind_host(info.coordinator) if info.process == 0 else "", _split(info.coordinator)[1]
-    rendezvous(info, (host, port), meet_timeout)
+    rendezvous(info, meet_timeout)
     jax.distributed.initialize(
         info.coordinator,
         info.processes,
@@ -131,7 +129,6 @@ def start(info: ProcessInfo, *, meet_timeout: int = 300, heartbeat_timeout: int 
         cluster_detection_method="deactivate",
         initialization_timeout=meet_timeout,
         heartbeat_timeout_seconds=heartbeat_timeout,
-        coordinator_bind_address=f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
     )
 
 
@@ -140,28 +137,11 @@ def _split(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def bind_host(coordinator: str) -> str:
-    """Returns the IP address that process 0 listens on: the coordinator's and no other, if others reach it.
-
-    A name that has no address yet, or that /etc/hosts maps to a loopback address, gives all addresses.
-    """
-    host, _ = _split(coordinator)
-    try:
-        address = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
-    except OSError:
-        return "0.0.0.0"
-    is_reachable = host in ("localhost", address) or not ipaddress.ip_address(address).is_loopback
-    return address if is_reachable else "0.0.0.0"
-
-
-def rendezvous(
-    info: ProcessInfo, bind: tuple[str, int], timeout: float, log: Callable[[str], None] = print
-) -> None:
-    """Waits until all processes have connected to process 0.
+def rendezvous(info: ProcessInfo, timeout: float, log: Callable[[str], None] = print) -> None:
+    """Waits until all processes have connected to process 0, which listens on all of its addresses.
 
     Args:
         info: this process.
-        bind: address and port that process 0 listens on.
         timeout: seconds from the call of this function.
         log: called in process 0 with a line every ten seconds of waiting.
 
@@ -177,7 +157,7 @@ def rendezvous(
     hosts: dict[int, str] = {}
     with contextlib.ExitStack() as connections:
         connected: list[socket.socket] = []
-        listener = connections.enter_context(_listen(bind, info.processes, deadline))
+        listener = connections.enter_context(_listen(_split(info.coordinator)[1], info.processes, deadline))
         while not problem and (missing := sorted({*range(1, info.processes)} - {*hosts})):
             named = f"process{'es' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
             if (left := deadline - time.monotonic()) <= 0:
@@ -213,18 +193,20 @@ def rendezvous(
         raise problem
 
 
-def _listen(bind: tuple[str, int], processes: int, deadline: float) -> socket.socket:
+def _listen(port: int, processes: int, deadline: float) -> socket.socket:
     deadline = min(deadline, time.monotonic() + _PORT_SECONDS)
-    family = socket.AF_INET6 if ":" in bind[0] else socket.AF_INET
+    has_both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if has_both else socket.AF_INET
     while True:
         try:
-            return socket.create_server(bind, family=family, backlog=processes)
+            return socket.create_server(
+                ("", port), family=family, backlog=processes, dualstack_ipv6=has_both
+            )
         except OSError as error:
             # If this run was restarted, its previous process 0 may still be shutting down.
             if time.monotonic() >= deadline:
                 raise UserError(
-                    f"process 0 cannot listen on {bind[0]}:{bind[1]}: {error.strerror}; choose a free port "
-                    "of this machine"
+                    f"process 0 cannot listen on port {port}: {error.strerror}; choose a free one"
                 ) from error
             time.sleep(_RETRY_SECONDS)
 

@@ -74,15 +74,10 @@ class Layers:
             layers = self.at(path)
             if layers is None:
                 return float(value(name_of(path)))
-            return _along(layers, p, [value(name) for name in layers.names])
+            values = np.array([value(name) for name in layers.names], np.float32)
+            return values.reshape([-1 if axis == layers.axis else 1 for axis in range(p.ndim)])
 
         return jax.tree_util.tree_map_with_path(of_parameter, params)
-
-
-def _along(layers: LayerSlice, p: Any, values: Any) -> np.ndarray:
-    return np.asarray(values, np.float32).reshape(
-        [-1 if axis == layers.axis else 1 for axis in range(p.ndim)]
-    )
 
 
 def decay_mask(params: Any, layers: Layers, no_decay: str = NO_DECAY) -> Any:
@@ -162,11 +157,7 @@ def layer_decay_scales(params: Any, layers: Layers, decay: float) -> Any:
     parameters above the encoder, 1 for the final norm, 2 for the last layer, one more for each layer below
     it, and layers + 2 for the embeddings.
 
-    Returns:
-        A tree of floats, and of float32 arrays [layers, 1, ...] for parameters that are stacked over layers.
-
-    Raises:
-        UserError: the layers share their parameters.
+    It raises UserError if the layers share their parameters. The result is a tree like that of `by_name`.
     """
     if not layers.count:
         raise UserError(
@@ -174,17 +165,15 @@ def layer_decay_scales(params: Any, layers: Layers, decay: float) -> Any:
             "have one learning rate for all layers; leave it at 1"
         )
 
-    def scale(path, p):
-        if path[0].key != "encoder":
+    def scale(name):
+        group, *parts = name.split("/")
+        if group != "encoder":
             return 1.0
-        if name_of(path).startswith("encoder/final_norm/"):
+        if parts[0] == "final_norm":
             return decay
-        of_layers = layers.at(path)
-        if of_layers is None:
-            return decay ** (layers.count + 2)
-        return _along(of_layers, p, decay ** (layers.count + 1 - np.array(of_layers.numbers)))
+        return decay ** (layers.count + 1 - (int(parts[1]) if parts[0] == "layers" else -1))
 
-    return jax.tree_util.tree_map_with_path(scale, params)
+    return layers.by_name(params, scale)
 
 
 def scale_by_tree(scales: Callable[[Any], Any]) -> optax.GradientTransformation:

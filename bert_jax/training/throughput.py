@@ -33,57 +33,34 @@ _COUNTS = "sequences", "tokens"
 NOT_FINITE = "loss, gradient or new parameters not finite"
 
 
-class Goodput:
-    """Measures the age of a run over all of its restarts, and the fraction of it spent on steps.
-
-    Args:
-        lines: the training lines of metrics.jsonl up to the step from which the run resumes.
-        now: the current time in seconds since 1970.
-    """
-
-    def __init__(self, lines: Sequence[Mapping[str, float]] = (), now: float | None = None):
-        now = time.time() if now is None else now
-        last = lines[-1] if lines else {}
-        run_seconds = last.get("run_seconds") or 0.0
-        self._productive = run_seconds * (last.get("goodput") or 0.0)
-        # The age must not decrease if the clock was set back between two starts.
-        self._begun = min(now, last.get("time", now)) - run_seconds
-
-    def add(self, productive: float, now: float | None = None) -> dict[str, float]:
-        """Adds seconds spent on steps since the previous call, and returns the fields of a line."""
-        now = time.time() if now is None else now
-        self._productive += productive
-        seconds = max(now - self._begun, self._productive, 1e-9)
-        return {"time": now, "run_seconds": seconds, "goodput": self._productive / seconds}
-
-
 class StepMetrics:
     """Collects the metrics of steps on the devices and writes their means over intervals of steps.
 
     Args:
-        peak: peak FLOP/s of all devices together; 0 if it is not known.
         flops_per_step: model FLOPs of a step; or a function that maps the number of a step, counted from 1,
             to them.
-        goodput: the goodput of the run.
+        lines: the training lines of metrics.jsonl up to the step from which the run resumes.
 
     Attributes:
+        peak: peak FLOP/s of all devices together; 0 if it is not known.
         skipped: the last step of the last line, and the number of consecutive skipped steps up to it.
         last_loss: the loss of the last line.
     """
 
     def __init__(
-        self,
-        peak: float,
-        flops_per_step: float | Callable[[int], float],
-        goodput: Goodput | None = None,
+        self, flops_per_step: float | Callable[[int], float], lines: Sequence[Mapping[str, float]] = ()
     ):
-        self._peak, self._flops = peak, flops_per_step
+        self.peak, self._flops = 0.0, flops_per_step
         self.skipped, self.last_loss = (0, 0), 0.0
+        last = lines[-1] if lines else {}
+        run_seconds = last.get("run_seconds") or 0.0
+        self._productive = run_seconds * (last.get("goodput") or 0.0)
+        # The age must not decrease if the clock was set back between two starts.
+        self._begun = min(now := time.time(), last.get("time", now)) - run_seconds
         self._open: list[tuple[int, Mapping[str, jax.Array]]] = []
         self._closed: list[tuple[int, Mapping[str, jax.Array]]] = []
         self._ahead: list[tuple[int, Mapping[str, jax.Array]]] = []
         self._since = time.monotonic()
-        self._goodput = goodput or Goodput()
         self._spent = dict.fromkeys(("input", "save", "eval"), 0.0)
         self._durations: list[float] = []
         self._done: float | None = None  # when the latest finished step was found to be done
@@ -115,8 +92,8 @@ class StepMetrics:
         values = [{name: float(value) for name, value in metrics.items()} for metrics in found]
         now = time.monotonic()
         seconds = now - self._since
-        line = means(values) | self._rates(values, seconds, steps[0][0]) | self._times()
-        writer.write(steps[-1][0], line | self._goodput.add(seconds))
+        line = means(values) | self._rates(values, seconds, steps[0][0]) | self._times(seconds)
+        writer.write(steps[-1][0], line)
         self.last_loss = line["loss"]
         self._since = now
         for (step, _), value in zip(steps, values, strict=True):
@@ -141,8 +118,16 @@ class StepMetrics:
         yield
         self._spent[what] += time.monotonic() - began
 
-    def _times(self) -> dict[str, float]:
-        times = {f"{what}_seconds": seconds for what, seconds in self._spent.items()}
+    def start(self, peak: float) -> None:
+        """Begins the first interval; for `peak`, see the class."""
+        self.peak, self._since = peak, time.monotonic()
+
+    def _times(self, seconds: float) -> dict[str, float]:
+        now = time.time()
+        self._productive += seconds
+        age = max(now - self._begun, self._productive, 1e-9)
+        times = {"time": now, "run_seconds": age, "goodput": self._productive / age}
+        times |= {f"{what}_seconds": spent for what, spent in self._spent.items()}
         self._spent = dict.fromkeys(self._spent, 0.0)
         if self._durations:
             for percent in (50, 95):
@@ -161,7 +146,7 @@ class StepMetrics:
             total = sum(map(self._flops, range(first, first + len(values))))
         else:
             total = self._flops * len(values)
-        mfu = flops.share_of_peak(total / seconds, self._peak)
+        mfu = flops.share_of_peak(total / seconds, self.peak)
         return rates if mfu is None else rates | {"mfu": mfu}
 
 

@@ -40,7 +40,7 @@ from bert_jax.training.state import (
     without_values,
 )
 from bert_jax.training.step import TrainSetup, lower_and_compile, shape_key
-from bert_jax.training.throughput import NOT_FINITE, STEPS_AHEAD, Goodput, Profiler, StepMetrics
+from bert_jax.training.throughput import NOT_FINITE, STEPS_AHEAD, Profiler, StepMetrics
 from bert_jax.workdir.run_directory import WorkDir
 
 # Measuring the peak FLOP/s of a CPU takes seconds, which is too long for runs of fewer FLOPs.
@@ -180,9 +180,7 @@ class _Run:
         self._first_step = self.step
         self.workdir.confirm_run()
         self.writer.rewind(self.step)
-        self._goodput = Goodput(read_metrics(self.workdir.path, "train"))
-        # Replaced by one with the peak FLOP/s, which may have to be measured, once steps are to be trained.
-        self._step_metrics = StepMetrics(0.0, 0.0, self._goodput)
+        self._step_metrics = StepMetrics(self.flops_per_step, read_metrics(self.workdir.path, "train"))
         with self._stopping():
             self._evaluate(missed(self.evaluators, self.step, self.config.steps, self.workdir.path))
 
@@ -289,7 +287,7 @@ class _Run:
     # The steps
 
     def train(self, profiler: Profiler) -> None:
-        self._step_metrics = self._new_step_metrics()
+        self._step_metrics.start(self._peak_flops())
         self.guard.hold()
         while self.step < self.config.steps:
             self._dispatch(profiler)
@@ -322,13 +320,11 @@ class _Run:
 
     # Logging, saving and evaluation
 
-    def _new_step_metrics(self) -> StepMetrics:
-        peak = 0.0
+    def _peak_flops(self) -> float:
         last, per_step = self.config.steps, self.flops_per_step
-        if (per_step(last) if callable(per_step) else per_step) * last >= _MFU_FROM_FLOPS:
-            device = self._mesh.devices.flat[0]
-            peak = flops.peak_flops(device, self.config.model.dtype) * self._mesh.size
-        return StepMetrics(peak, per_step, self._goodput)
+        if (per_step(last) if callable(per_step) else per_step) * last < _MFU_FROM_FLOPS:
+            return 0.0
+        return flops.peak_flops(self._mesh.devices.flat[0], self.config.model.dtype) * self._mesh.size
 
     def _log(self) -> None:
         self._step_metrics.write(self.writer, before=self.step)

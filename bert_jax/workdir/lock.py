@@ -108,9 +108,9 @@ class Lock:
 
     def _wait_for_end(self, holder: dict) -> None:
         """Raises UserError if the holder is alive."""
-        if not holder or _has_ended(holder):
+        if not holder:
             return
-        # It may be on another host, whose clock may differ: wait for two renewals at least.
+        # The clock of its host may differ: wait for two renewals at least.
         age = time.time() - holder.get("renewed", 0.0)
         wait = min(max(self._lease - age, 2.5 * self._interval), self._lease)
         self._log(f"waiting {wait:.0f} s to see whether {_name(holder)} still uses {self._directory}")
@@ -142,8 +142,8 @@ class Lock:
         return holder if isinstance(holder, dict) else {}
 
     def _content(self) -> bytes:
-        holder = {"host": socket.gethostname(), "pid": os.getpid(), "machine": _machine()}
-        return json.dumps(holder | {"token": self._token, "renewed": time.time()}).encode()
+        holder = {"host": socket.gethostname(), "pid": os.getpid(), "token": self._token}
+        return json.dumps(holder | {"renewed": time.time()}).encode()
 
     def _write(self, is_new: bool = False) -> None:
         if files.is_remote(self._path):
@@ -153,26 +153,6 @@ class Lock:
         else:
             with open(self._path, "xb" if is_new else "wb") as file:
                 file.write(self._content())
-
-
-def _machine() -> str:
-    """Returns a text that names this machine since its last boot, and the container on it."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return f"{file.read().strip()} {os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:
-        return socket.gethostname()
-
-
-def _has_ended(holder: dict) -> bool:
-    """Returns whether the holder was a process of this machine that has ended."""
-    try:
-        os.kill(holder["pid"] if holder["machine"] == _machine() else os.getpid(), 0)
-    except ProcessLookupError:
-        return True
-    except (KeyError, TypeError, OSError, OverflowError):  # of another user, or written by an earlier version
-        pass
-    return False
 
 
 def _name(holder: dict) -> str:

@@ -74,19 +74,6 @@ def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path, holder):
     assert (tmp_path / ".lock").read_text() == ""
 
 
-def test_a_lease_of_a_killed_process_is_taken_over_at_once(remote):
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    lock = Lock(remote)
-    lock.acquire()
-    held = json.loads(files.read(f"{remote}/.lock"))
-    lock.release()
-    atomic.write_text(f"{remote}/.lock", json.dumps(held | {"pid": ended.pid}))
-    lock = Lock(remote, log=pytest.fail)
-    lock.acquire()
-    lock.release()
-
-
 def test_another_host_that_renews_is_alive_and_one_that_does_not_is_dead(remote):
     held_by_another_host(remote, age=1e6)
     with pytest.raises(UserError, match=r"in use by another run .process 7 on far"):
