@@ -199,9 +199,7 @@ def _listen(port: int, processes: int, deadline: float) -> socket.socket:
     family = socket.AF_INET6 if has_both else socket.AF_INET
     while True:
         try:
-            return socket.create_server(
-                ("", port), family=family, backlog=processes, dualstack_ipv6=has_both
-            )
+            return socket.create_server(("", port), family=family, backlog=processes, dualstack_ipv6=has_both)
         except OSError as error:
             # If this run was restarted, its previous process 0 may still be shutting down.
             if time.monotonic() >= deadline:

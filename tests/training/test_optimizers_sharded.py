@@ -7,16 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.regression import Run, assert_same
 
 from bert_jax.models.config import EncoderConfig
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
-from bert_jax.settings.run_config import CheckpointConfig, ModelConfig, OptimizerConfig, RunConfig
+from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.training import state
-from bert_jax.training import train as training
-from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.optimizers import make_optimizer
-from bert_jax.workdir.run_directory import WorkDir
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -72,21 +70,12 @@ def batches(step, own):
 
 
 def train(path, steps, mesh):
-    optimizer = OptimizerConfig(name="muon", learning_rate=0.02, warmup_steps=1, schedule="constant")
-    config = RunConfig(
-        steps=steps, batch_size=16, log_every=1, max_skipped_steps=3, optimizer=optimizer,
-        checkpoint=CheckpointConfig(every=0, keep=1), model=ModelConfig(dtype="float32"),
-    )  # fmt: skip
-    writer = MetricsWriter(path, total_steps=steps, terminal=False)
-    with WorkDir(path) as workdir:
-        try:
-            with mock.patch.object(training.sharding, "make_mesh", return_value=mesh):
-                return training.fit(
-                    workdir=workdir, config=config, objective=Words(), train_data=batches, flops_per_step=0,
-                    writer=writer,
-                )  # fmt: skip
-        finally:
-            writer.close()
+    config = OptimizerConfig(name="muon", learning_rate=0.02, warmup_steps=1, schedule="constant")
+    run = Run(path, steps=steps, eval__every=0, checkpoint__every=0)
+    run.task, run.train_data, run.optimizer = Words(), batches, make_optimizer(config, steps, Words())
+    run.eval_data = lambda own, step: (batch for batch in ())
+    with mock.patch.object(sharding, "make_mesh", return_value=mesh):
+        return run.fit()
 
 
 @pytest.mark.long
@@ -95,8 +84,7 @@ def test_a_run_on_a_mesh_resumes_and_is_that_of_one_device(tmp_path):
     whole = train(tmp_path / "whole", 4, mesh)
     train(tmp_path / "parts", 2, mesh)
     resumed = train(tmp_path / "parts", 4, mesh)
-    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(resumed), strict=True):
-        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+    assert_same(whole, resumed)
     alone = train(tmp_path / "alone", 4, sharding.make_mesh(devices=jax.devices()[:1]))
     for one, other in zip(jax.tree.leaves(whole.params), jax.tree.leaves(alone.params), strict=True):
         np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-5, atol=2e-6)

@@ -1,10 +1,9 @@
-"""The schedules of successors of BERT: their known answers, and the fields that each of them uses."""
+"""The known answers of schedules."""
 
 import numpy as np
+import pytest
 
-from bert_jax.settings.run_config import (
-    PretrainOptimizerConfig,
-)
+from bert_jax.settings.run_config import PretrainOptimizerConfig
 from bert_jax.training import schedules
 
 
@@ -12,6 +11,22 @@ def rates(at, total_steps=100, **fields):
     fields = {"learning_rate": 1.0, "warmup_steps": 10} | fields
     schedule = schedules.make_schedule(PretrainOptimizerConfig(**fields), total_steps)
     return [float(schedule(np.int32(step))) for step in at]
+
+
+@pytest.mark.parametrize(
+    "name,rates",
+    [
+        ("reference", {0: 0, 1: 0.01, 50: 0.5, 99: 0.99, 100: 0.9, 550: 0.45, 1000: 0}),
+        ("warmup_then_decay", {0: 0, 1: 0.01, 50: 0.5, 99: 0.99, 100: 1.0, 550: 0.5, 1000: 0}),
+        ("constant", {0: 0, 1: 0.01, 50: 0.5, 99: 0.99, 100: 1, 550: 1, 1000: 1}),
+        ("cosine", {0: 0, 50: 0.5, 100: 1, 400: 0.75, 550: 0.5, 1000: 0}),
+        ("inverse_square_root", {0: 0, 50: 0.5, 100: 1, 400: 0.5, 550: 0.426401, 1000: 0.316228}),
+        ("product", {0: 0, 50: 0.475, 100: 0.9, 400: 0.6, 550: 0.45, 1000: 0}),
+    ],
+)
+def test_schedules(name, rates):
+    found = [schedules.SCHEDULES[name](step, 1.0, 100, 1000) for step in rates]
+    np.testing.assert_allclose(found, list(rates.values()), atol=1e-6)
 
 
 def test_wsd():

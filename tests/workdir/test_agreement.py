@@ -1,24 +1,19 @@
-"""Whether the processes of a run see the same work directory; test_processes.py has real processes."""
+"""Whether the processes of a run see the same work directory; test_late_files.py has real processes."""
 
 import functools
 import os
 import socket
-import time
 
 import pytest
 from support import together
 
 from bert_jax.errors import UserError
-from bert_jax.io import files
 from bert_jax.workdir import run_directory
 
 
-def check(monkeypatch, *directories, names=(), patience=0.3):
+def check(monkeypatch, *directories):
     """What each process got that has one of these directories: None, or its error."""
-    calls = [
-        functools.partial(run_directory._check_shared, str(path), names, patience=patience)
-        for path in directories
-    ]
+    calls = [functools.partial(run_directory._check_shared, str(path), patience=0.3) for path in directories]
     return together.run(monkeypatch, *calls)
 
 
@@ -45,15 +40,3 @@ def test_those_that_see_another_directory_are_named_in_all(monkeypatch, hosts):
         assert f"{directory}, as process 0 on {host} sees it, is not seen by" in str(error)
         assert f"by process 2 on {host}, process 3 on {host}; expected a --workdir that all" in str(error)
     assert not os.listdir(hosts[0]) and not os.listdir(hosts[1]) and not hosts[2].exists()
-
-
-def test_a_step_that_a_file_system_shows_late_is_waited_for(monkeypatch, tmp_path):
-    seen, began = files.exists_on_server, time.monotonic()
-
-    def late(path):
-        return seen(path) and not (path.endswith("/8") and time.monotonic() - began < 1.0)
-
-    (tmp_path / "8").mkdir()
-    monkeypatch.setattr(files, "exists_on_server", late)
-    assert check(monkeypatch, tmp_path, tmp_path, names=["8"], patience=20.0) == [None, None]
-    assert time.monotonic() - began > 1.0
