@@ -119,7 +119,7 @@ def probe() -> dict[str, Any]:
         "devices": jax.device_count(),
         "memory_limit": (devices[0].memory_stats() or {}).get("bytes_limit"),
         "wrong_matmuls": wrong,
-        "kernels": [(kernel.name, *kernel_check.run(kernel, config)) for kernel in kernels],
+        "kernels": [(name, *kernel_check.run(difference)) for name, difference in kernels.items()],
     }
 
 

@@ -18,6 +18,7 @@ from etils import epy
 from bert_jax.estimate.hardware import Chip
 from bert_jax.estimate.hlo import Array, Computation, Instruction, Module, Visit, trip_count, walk
 from bert_jax.io import files
+from bert_jax.kernels.tpu import residual
 
 with epy.lazy_imports():
     from jax.experimental.mosaic import dialects
@@ -302,7 +303,7 @@ def compute(
         bytes_ = visit.times * hbm_bytes(module, visit)
         moved_bytes += bytes_
         scheduled = cycles.get(_kernel_code(instruction))
-        is_attention = instruction.target == _KERNEL  # as all of our kernels
+        is_attention = instruction.target == _KERNEL and f"/{residual.SCOPE}/" not in instruction.attributes
         attention += visit.times * is_attention
         if instruction.opcode in _PREFETCHES:
             continue

@@ -8,6 +8,7 @@ together, so that all of them compile the same programs. A check takes about as 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -20,6 +21,9 @@ from bert_jax.io.wording import first_line
 from bert_jax.kernels import dispatch, platform
 from bert_jax.kernels.attention import attention
 from bert_jax.kernels.dispatch import LANES, AttentionCase, KernelSpec
+from bert_jax.kernels.dropout import dropout
+from bert_jax.kernels.layer_norm import layer_norm
+from bert_jax.kernels.tpu.residual import residual_norm
 
 # Largest allowed difference of the output and of each gradient, relative to its norm. Two correct programs
 # differ by the rounding of bfloat16, in which a TPU also multiplies float32: by 0.7% to 1.3% where the
@@ -44,65 +48,85 @@ def ensure(config, log: Callable[[str], None] = print) -> None:
     Raises:
         UserError: a kernel failed that the configuration requests by name.
     """
-    for kernel in candidates(config):
-        if (kernel.name, repr(config)) in _checked:
+    for name, difference in candidates(config).items():
+        if (name, repr(config)) in _checked:
             continue
-        _checked.add((kernel.name, repr(config)))
-        problem, _ = run(kernel, config)
+        _checked.add((name, repr(config)))
+        problem, _ = run(difference)
         if jax.process_count() > 1 and multihost_utils.process_allgather(np.array(bool(problem))).any():
             problem = problem or "on another process of this run"
         if not problem:
             continue
-        dispatch.disable_kernel(kernel.name, problem)
-        if kernel.implementation == config.execution.attention:
-            raise UserError(f"{kernel.name} failed its check on this device: {problem}; use attention=auto")
-        log(f"warning: {kernel.name} failed its check on this device and is not used: {problem}")
+        dispatch.disable_kernel(name, problem)
+        if name == f"attention={config.execution.attention}":
+            raise UserError(f"{name} failed its check on this device: {problem}; use attention=auto")
+        log(f"warning: {name} failed its check on this device and is not used: {problem}")
 
 
-def candidates(config) -> list[KernelSpec]:
-    """Returns the kernels that a model may use on this device, in any layer and at any length."""
+def candidates(config) -> dict[str, Callable[[], float]]:
+    """Returns the kernels that a model may use on this device, in any layer and at any length.
+
+    Args:
+        config: the `EncoderConfig`.
+
+    Returns:
+        By their names, functions that compare them with their XLA forms, in the sizes of the model, and
+        return the largest relative difference of the results and the gradients.
+    """
     target = platform.target()
     case = AttentionCase(_dtype(config), head_size=config.head_dim, bias=config.position == "alibi")
     kernels = dispatch.kernels(config.execution.attention, target.platform)
-    return [kernel for kernel in kernels if kernel.why_not(case, target) is None]
+    checks: dict[str, Callable[[], float]] = {
+        kernel.name: functools.partial(_attention_difference, kernel, config)
+        for kernel in kernels
+        if kernel.why_not(case, target) is None
+    }
+    sizes = config.norm, None, config.hidden_size
+    if config.norm_placement == "post" and dispatch.fuses_norm(config.execution.attention, *sizes, target):
+        checks[dispatch.NORM_KERNEL] = functools.partial(_norm_difference, config)
+    return checks
 
 
-def run(kernel: KernelSpec, config) -> tuple[str, float | None]:
-    """Compares a kernel with its XLA form for an `EncoderConfig`, in global and in local layers.
+def run(difference: Callable[[], float]) -> tuple[str, float | None]:
+    """Runs a check of `candidates`.
 
     Returns:
-        What is wrong, in one line ("" if nothing is), and the largest relative difference of the results and
-        the gradients (None if the kernel gave no result).
+        What is wrong, in one line ("" if nothing is), and the difference (None if the kernel gave no result).
     """
-    length = _LONG if config.max_position_embeddings > dispatch.LONGEST_WHOLE_ROW else _SHORT
-    # XLA computes local attention in blocks, whose dropout masks are others.
-    rates = {config.local_window: 0.0, 0: config.attention_probs_dropout_prob}
-    difference = 0.0
     try:
-        for window, rate in rates.items():
-            if kernel.why_not(AttentionCase(dropout_rate=rate), platform.target()) is not None:
-                rate = 0.0
-            case = AttentionCase(_dtype(config), length, None, config.head_dim, rate, window)
-            if kernel.why_not(case, platform.target()) is None:
-                found = _difference(kernel.implementation, config, case)
-                difference = float(np.maximum(found, difference))
+        value = difference()
     except Exception as error:  # whatever a compiler or a driver raises
         return first_line(error), None
     # NaN is a problem too, because the comparison is then False.
-    problem = "" if difference <= BOUND else f"it differs from the XLA form by {difference:.1%}"
-    return problem, difference
+    return "" if value <= BOUND else f"it differs from the XLA form by {value:.1%}", value
+
+
+def _attention_difference(kernel: KernelSpec, config) -> float:
+    """Compares a kernel in global and in local layers."""
+    length = _LONG if config.max_position_embeddings > dispatch.LONGEST_WHOLE_ROW else _SHORT
+    # XLA computes local attention in blocks, whose dropout masks are others.
+    rates = {config.local_window: 0.0, 0: config.attention_probs_dropout_prob}
+    differences = [0.0]
+    for window, rate in rates.items():
+        if kernel.why_not(AttentionCase(dropout_rate=rate), platform.target()) is not None:
+            rate = 0.0
+        case = AttentionCase(_dtype(config), length, None, config.head_dim, rate, window)
+        if kernel.why_not(case, platform.target()) is None:
+            differences.append(_difference_of_case(kernel.implementation, config, case))
+    return float(np.max(differences))
 
 
 def _dtype(config):
     return dispatch.resolve_dtype(config.execution.dtype, platform.target())
 
 
-def _difference(implementation, config, case) -> float:
+def _difference_of_case(implementation, config, case) -> float:
     rng = np.random.default_rng(0)
     # Two blocks of lanes, since the Pallas kernel computes in blocks of lanes.
     shape = (_ROWS, case.length, max(2, 2 * LANES // config.head_dim), config.head_dim)
     query, key, value = (jnp.asarray(rng.normal(size=shape), _dtype(config)) for _ in range(3))
-    biases = tuple(jnp.asarray(rng.normal(size=(3, *shape[2:])), jnp.float32))
+    # One array, because the gradient of a key's bias alone is 0 but for rounding.
+    biases = jnp.asarray(rng.normal(size=(3, *shape[2:])), jnp.float32)
     # The first row has two sequences and padding, whose outputs do not matter; the second has one sequence.
     ids = np.ones(shape[:2], np.int32)
     ids[0, 150:], ids[0, 330:] = 2, 0
@@ -118,21 +142,45 @@ def _difference(implementation, config, case) -> float:
         slopes=np.float32(2.0 ** -(1 + np.arange(shape[2]) % 8)) if config.position == "alibi" else None,
     )
 
-    def differentiate(implementation, inputs):
-        def attend(query, key, value, biases):
-            out = attention(
-                query, key, value, ids, implementation=implementation, biases=biases, **options
-            ).astype(jnp.float32)
+    def attend(query, key, value, biases, *, implementation):
+        biases = tuple(biases)
+        return attention(query, key, value, ids, implementation=implementation, biases=biases, **options)
+
+    forms = [functools.partial(attend, implementation=one) for one in (implementation, "xla")]
+    return _compare(forms, (query, key, value, biases), weights)
+
+
+def _norm_difference(config) -> float:
+    rng = np.random.default_rng(0)
+    shape = (_ROWS, _SHORT, config.hidden_size)
+    x, h = (jnp.asarray(rng.normal(size=shape), _dtype(config)) for _ in range(2))
+    bias, scale, offset = (jnp.asarray(rng.normal(size=shape[2:]), jnp.float32) for _ in range(3))
+    dropping = dict(rate=config.hidden_dropout_prob, key=jax.random.key(1))
+
+    def plain(x, h, bias, scale, offset):
+        summed = x + dropout(h + bias.astype(h.dtype), **dropping)
+        return layer_norm(summed, scale, offset, config.layer_norm_eps)
+
+    fused = functools.partial(residual_norm, epsilon=config.layer_norm_eps, **dropping)
+    weights = jnp.asarray(rng.normal(size=shape), jnp.float32)
+    return _compare([fused, plain], (x, h, bias, scale, offset), weights)
+
+
+def _compare(forms, inputs, weights) -> float:
+    """Returns the largest difference of two functions and their gradients, where weights are not 0."""
+
+    def differentiate(form, inputs):
+        def loss(*inputs):
+            out = form(*inputs).astype(jnp.float32)
             return jnp.sum(weights * jnp.sin(out)), out * (weights != 0)
 
-        (_, out), (*gradients, of_biases) = jax.value_and_grad(attend, range(4), has_aux=True)(*inputs)
-        # The gradients of biases are one array: that of a key's bias alone is 0 but for rounding.
-        return [out, *gradients, jnp.stack(of_biases)]
+        (_, out), gradients = jax.value_and_grad(loss, range(len(inputs)), has_aux=True)(*inputs)
+        return out, *gradients
 
     @jax.jit  # one program, so that only one has to be compiled
     def compare(inputs):
-        pairs = zip(*(differentiate(one, inputs) for one in (implementation, "xla")), strict=True)
+        pairs = zip(*(differentiate(form, inputs) for form in forms), strict=True)
         pairs = [(one.astype(jnp.float32).ravel(), other.astype(jnp.float32).ravel()) for one, other in pairs]
         return [jnp.linalg.norm(one - other) / jnp.linalg.norm(other) for one, other in pairs]
 
-    return float(np.max(compare((query, key, value, biases))))
+    return float(np.max(compare(inputs)))

@@ -1,4 +1,4 @@
-"""The table of which implementation computes attention.
+"""The table of which implementation computes attention, and whether a kernel computes norms.
 
 The choice depends on platform, dtype, shape, dropout, window and bias, and no other code decides by platform.
 Every choice comes with its reason, for the run's log. The module does not import jax, so that a configuration
@@ -28,6 +28,9 @@ LONGEST_SEGMENT = 1024
 _LONGEST_WINDOW = 128
 _WINDOW_OF_SMALLEST_HEAD = 256  # likewise
 _SMALLEST_HEAD = 16  # eight of them fill a block of lanes
+
+NORM_KERNEL = "norm=pallas"  # in messages
+_MOST_FEATURES = 1024  # of the norm kernel, whose float32 blocks of 128 tokens have to fit into vector memory
 
 DTYPES = ("auto", "float32", "bfloat16")
 
@@ -224,6 +227,22 @@ def choose_attention(requested: str, case: AttentionCase, target: Target) -> Cho
     if (choices := _recording.get()) is not None and choice not in choices:
         choices.append(choice)
     return choice
+
+
+def fuses_norm(requested: str, norm: str, length: int | None, features: int, target: Target) -> bool:
+    """Returns whether a Pallas kernel computes norm(x + dropout(h + bias)), the end of a post-norm sublayer.
+
+    Args:
+        requested: `model.attention`, as of `kernels`.
+        norm: "layernorm" or "rmsnorm".
+        length: number of tokens of a row; None is unknown.
+        features: features of a token.
+        target: the device that it is computed on.
+    """
+    if not any(kernel.is_pallas for kernel in kernels(requested, target.platform)):
+        return False
+    fits = not (length or 0) % LANES and not features % LANES and features <= _MOST_FEATURES
+    return fits and norm == "layernorm" and NORM_KERNEL not in _disabled
 
 
 def resolve_dtype(dtype: str, target: Target) -> str:

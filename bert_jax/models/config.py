@@ -216,7 +216,10 @@ class Execution:
         "layers, heads of 16, 32, 64 or 128); `splash` (TPU, rows of a multiple of 128 tokens). cuDNN and "
         "splash have "
         "no attention dropout, cuDNN has no `local_window`, and neither has `alibi`. `auto` takes the first "
-        "that can compute the case, else `xla`; an implementation that is named and cannot is an error",
+        "that can compute the case, else `xla`; an implementation that is named and cannot is an error. On a "
+        "TPU, all values but `xla` also compute dropout, sum and LayerNorm at the end of a sublayer as one "
+        "kernel (`norm_placement=post`, rows of a multiple of 128 tokens, a `hidden_size` that is a multiple "
+        "of 128 up to 1,024)",
         choices=dispatch.ATTENTIONS,
         resume="free",
     )

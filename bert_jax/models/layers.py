@@ -6,6 +6,7 @@ Parameters are float32 and have logical axis names; computations use the configu
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,9 +15,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.kernels import dispatch, platform
 from bert_jax.kernels.dropout import dropout
 from bert_jax.kernels.layer_norm import layer_norm, rms_norm
 from bert_jax.kernels.matmul import compute_dtype, dense, dense_halves, pack, unpack
+from bert_jax.kernels.tpu.residual import residual_norm
 from bert_jax.models.config import EncoderConfig
 
 Initializer = Callable[..., jax.Array]
@@ -169,8 +172,8 @@ class Norm(nn.Module):
     use_bias: bool = True
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Returns the norm of x [..., F]."""
+    def __call__(self, x: jax.Array, fused: Callable | None = None) -> jax.Array:
+        """Returns the norm of x [..., F], or the result of `fused`, called in place of the norm."""
 
         def parameter(name: str, init: Initializer) -> Any:
             boxed = nn.with_logical_partitioning(init, ("norm",))
@@ -178,6 +181,8 @@ class Norm(nn.Module):
 
         scale = parameter("scale", nn.initializers.ones)
         bias = parameter("bias", nn.initializers.zeros) if self.use_bias else None
+        if fused is not None:
+            return fused(scale=scale, offset=bias, epsilon=self.epsilon)
         return self.normalize(x.astype(self.dtype), scale, bias, self.epsilon)
 
 
@@ -264,13 +269,23 @@ class Module(nn.Module):
             x: states [B, L, H] before the sublayer.
             norm: a `Norm`, or the identity.
             inner: the sublayer without its output projection.
-            project: the output projection.
+            project: the output projection, a `Dense` or the identity.
             drop: dropout of the sublayer's result.
             adapter: applied to the sublayer's result after dropout, or the identity.
         """
-        if self.config.norm_placement == "pre":
+        config = self.config
+        if config.norm_placement == "pre":
             return x + adapter(drop(project(inner(norm(x)))))
-        return norm(x + adapter(drop(project(inner(x)))))
+        # Parameters are initialized with a few tokens, for which there is no kernel.
+        if adapter is not identity or project is identity or self.is_initializing():
+            has_kernel = False
+        else:
+            requested, (_, length, features) = config.execution.attention, x.shape
+            has_kernel = dispatch.fuses_norm(requested, config.norm, length, features, platform.target())
+        if not has_kernel:
+            return norm(x + adapter(drop(project(inner(x)))))
+        h, bias = project(inner(x), separate_bias=True)
+        return norm(x, functools.partial(residual_norm, x, h, bias, rate=drop.rate, key=drop.key))
 
     def norm(self, name: str | None = None) -> Norm:
         """Returns the configured norm."""

@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.kernels import check, dispatch, platform
-from bert_jax.kernels.tpu import blocks, whole_rows
+from bert_jax.kernels.tpu import blocks, residual, whole_rows
 from bert_jax.models import sizes
 
 MODEL = sizes.named("tiny", vocab_size=60, dtype="float32")
@@ -38,8 +38,8 @@ def warnings_of(model):
 @pytest.mark.long
 @pytest.mark.parametrize("model", [MODEL, MODERN], ids=["bert", "modern"])
 def test_kernels_that_are_right_are_used(model):
-    for kernel in check.candidates(model):
-        problem, difference = check.run(kernel, model)
+    for kernel in check.candidates(model).values():
+        problem, difference = check.run(kernel)
         assert problem == "" and difference < check.BOUND
     assert warnings_of(model) == [] and chosen(0.1) == "pallas"
 
@@ -81,16 +81,24 @@ def test_a_broken_kernel_gives_one_warning_and_is_not_used(monkeypatch, module, 
         check.ensure(model.replace(attention="pallas"))
 
 
+@pytest.mark.long
+def test_a_broken_kernel_of_norms_leaves_attention_alone(monkeypatch):
+    monkeypatch.setattr(residual, "normalize_bwd", lambda g, *_: g)
+    (line,) = warnings_of(MODEL)
+    assert dispatch.NORM_KERNEL in line and chosen(0.1) == "pallas"
+    assert not dispatch.fuses_norm("auto", "layernorm", 128, 128, platform.target())
+
+
 def test_not_a_number_is_a_difference(monkeypatch):
-    monkeypatch.setattr(check, "_difference", lambda *_: jnp.nan)
+    monkeypatch.setattr(check, "_compare", lambda *_: jnp.nan)
     assert PALLAS in warnings_of(MODEL)[0]
 
 
 def test_processes_decide_together(monkeypatch):
-    monkeypatch.setattr(check, "_difference", lambda *_: 0.0)
+    monkeypatch.setattr(check, "_compare", lambda *_: 0.0)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
 
-    others = iter([True, False])  # the first kernel fails on the other process
+    others = iter([True, False, False])  # the first kernel fails on the other process
 
     def gather(failed):
         return jnp.stack([failed, next(others)])

@@ -86,6 +86,22 @@ def test_a_kernel_that_failed_its_check_is_not_chosen(disabled):
 
 
 @pytest.mark.parametrize(
+    "target, requested, norm, length, features, expected",
+    [
+        (TPU, "auto", "layernorm", 512, 768, True),
+        (TPU, "xla", "layernorm", 512, 768, False),
+        (TPU, "auto", "rmsnorm", 512, 768, False),
+        (TPU, "auto", "layernorm", 96, 768, False),
+        (TPU, "auto", "layernorm", 512, 2048, False),
+        (H100, "auto", "layernorm", 512, 768, False),
+        (CPU, "auto", "layernorm", 512, 768, False),
+    ],
+)
+def test_the_norm_of_a_sublayer(target, requested, norm, length, features, expected):
+    assert dispatch.fuses_norm(requested, norm, length, features, target) == expected
+
+
+@pytest.mark.parametrize(
     "target, dtype",
     [(CPU, "float32"), (Target("cpu", "bfloat16"), "bfloat16"), (H100, "bfloat16"), (T4, "float32")],
 )
