@@ -69,7 +69,7 @@ def estimate(folder, name, config, length, rows, topology, slices, flags):
 
 def print_table(found):
     columns = ["estimate", "chips", "rows a chip", "GiB a chip", "by cycles, ms", "kernels, ms", "other, ms"]
-    columns += ["collectives, ms", "step, ms", "at least, ms", "MFU", "sequences/s"]
+    columns += ["collectives, ms", "step, ms", "MFU", "sequences/s"]
     print("| " + " | ".join(columns) + " |")
     print("|---" * len(columns) + "|")
     for name, result in found.items():
@@ -77,11 +77,11 @@ def print_table(found):
         cells.append(f"{result['memory_bytes']['total'] / 2**30:.2f}")
         if result["fits"]:
             seconds = result["seconds"]
-            keys = ("compute", "kernels", "without_estimate", "collectives_waited_for", "step", "roofline")
+            keys = ("compute", "kernels", "without_estimate", "collectives_waited_for", "step")
             cells += [f"{1e3 * seconds[key]:.1f}" for key in keys]
             cells += [f"{result['mfu']:.1%}", f"{result['sequences_per_second']:,.0f}"]
         else:
-            cells += [f"does not fit; {result['largest_batch']['rows_per_chip']} rows a chip do", *[""] * 7]
+            cells += [f"does not fit; {result['largest_batch']['rows_per_chip']} rows a chip do", *[""] * 6]
         print("| " + " | ".join(map(str, cells)) + " |")
 
 

@@ -18,7 +18,6 @@ from etils import epy
 from bert_jax.estimate.hardware import Chip
 from bert_jax.estimate.hlo import Array, Computation, Instruction, Module, Visit, trip_count, walk
 from bert_jax.io import files
-from bert_jax.kernels.tpu import residual
 
 with epy.lazy_imports():
     from jax.experimental.mosaic import dialects
@@ -235,18 +234,13 @@ _FREE = {
     "parameter", "constant", "get-tuple-element", "tuple", "bitcast", "while", "conditional", "call",
     "partition-id", "replica-id", "after-all", "copy-done", "slice-done", "async-start", "async-update",
     "async-done", "optimization-barrier", "domain", "send", "send-done", "recv", "recv-done",
-    "call-start", "call-update", "call-done",
+    "call-start", "call-update", "call-done", "copy-start", "slice-start",
 }  # fmt: skip
-_PREFETCHES = ("copy-start", "slice-start")  # overlapped: their bytes count, their time does not
 
 _KERNEL = "tpu_custom_call"  # a Pallas kernel; the compiler's other custom calls are bookkeeping
 
 # Operations with fewer elements run on the scalar unit, in parallel to the rest.
 _SCALARS = 1024
-
-# Number of [length, length] products in an attention kernel: two forward, and five backward, where the scores
-# are computed again (Dao et al. 2022).
-ATTENTION_FORWARD, ATTENTION_BACKWARD = 2, 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,72 +250,41 @@ class Compute:
     estimated_seconds: float  # the compiler's cycle estimates at the chip's clock rate
     kernel_seconds: float  # Pallas kernels, by their schedules or their bytes, whichever take longer
     kernels: int  # number of executions of these kernels
-    added_seconds: float  # rooflines of operations without a compiler estimate
+    added_seconds: float  # bytes at HBM's rate of operations without a compiler estimate
     added: dict[str, int]  # number of executions of these operations, by kind
     unknown_loops: int  # number of loops whose trip count could not be read; they are counted once
-    matrix_flops: float
-    hbm_bytes: float
 
     @property
     def seconds(self) -> float:
         """Returns the time of all operations."""
         return self.estimated_seconds + self.kernel_seconds + self.added_seconds
 
-    def roofline(self, chip: Chip) -> float:
-        """Returns the time if only the matrix units or only the memory limited the chip."""
-        return max(self.matrix_flops / chip.peak_flops, self.hbm_bytes / chip.hbm_bandwidth)
 
-
-def compute(
-    module: Module,
-    chip: Chip,
-    attention_flops: float = 0.0,
-    head_size: int | None = None,
-    cycles: Mapping[str, float] = types.MappingProxyType({}),
-) -> Compute:
+def compute(module: Module, chip: Chip, cycles: Mapping[str, float] = types.MappingProxyType({})) -> Compute:
     """Adds up the time of a program for TPUs.
 
     Args:
         module: the compiled program.
         chip: the chip that it was compiled for.
-        attention_flops: FLOPs of the attention kernels on one chip, over all layers and both directions,
-            because neither the compiler nor `matrix_flops` looks into custom calls. Used only if there are
-            such kernels.
-        head_size: size of one dimension of each product in these kernels; if it is smaller than the matrix
-            units, some of them are idle. None for products that fill them. Used only for kernels without
-            cycles.
         cycles: the result of `kernel_cycles`. Other kernels count as operations without an estimate.
     """
     seconds: dict[str, float] = defaultdict(float)  # by "cycles", "schedule" and "bytes"
     added: dict[str, int] = defaultdict(int)
-    moved_bytes = 0.0
-    kernels, attention, unscheduled = 0, 0, 0  # executions; the last one is of attention without cycles
+    kernels = 0
     for visit in _operations(module):
         instruction = visit.instruction
         if instruction.opcode == "custom-call" and instruction.target != _KERNEL:
             continue
-        bytes_ = visit.times * hbm_bytes(module, visit)
-        moved_bytes += bytes_
-        scheduled = cycles.get(_kernel_code(instruction))
-        is_attention = instruction.target == _KERNEL and f"/{residual.SCOPE}/" not in instruction.attributes
-        attention += visit.times * is_attention
-        if instruction.opcode in _PREFETCHES:
-            continue
+        moving = visit.times * hbm_bytes(module, visit) / chip.hbm_bandwidth
         if instruction.estimated_cycles is not None:
             seconds["cycles"] += visit.times * instruction.estimated_cycles / chip.clock
-        elif scheduled is not None:
+        elif (scheduled := cycles.get(_kernel_code(instruction))) is not None:
             # Its transfers between HBM and vector memory overlap with the computation.
-            longer = max(bytes_ / chip.hbm_bandwidth, visit.times * scheduled / chip.clock)
-            seconds["schedule"] += longer
+            seconds["schedule"] += max(moving, visit.times * scheduled / chip.clock)
             kernels += visit.times
         elif not (_is_small(instruction) or any(map(_is_collective, module.inside(instruction).values()))):
-            seconds["bytes"] += bytes_ / chip.hbm_bandwidth
+            seconds["bytes"] += moving
             added[instruction.target or instruction.opcode] += visit.times
-            unscheduled += visit.times * is_attention
-    flops = matrix_flops(module) + attention_flops * bool(attention)
-    if unscheduled:
-        idle = max(1.0, chip.matrix_side / head_size) if head_size else 1.0
-        seconds["bytes"] += unscheduled / attention * attention_flops * idle / chip.peak_flops
     return Compute(
         estimated_seconds=seconds["cycles"],
         kernel_seconds=seconds["schedule"],
@@ -329,8 +292,6 @@ def compute(
         added_seconds=seconds["bytes"],
         added=dict(added),
         unknown_loops=unknown_loops(module),
-        matrix_flops=flops,
-        hbm_bytes=moved_bytes,
     )
 
 
@@ -462,9 +423,6 @@ def hbm_bytes(module: Module, visit: Visit) -> float:
     slices count. Arrays in the core's own memory do not count, nor the workspace of cuBLAS.
     """
     instruction = visit.instruction
-    if instruction.opcode in _PREFETCHES:
-        ends = instruction.arrays[:2]  # source and destination, one of which is the slice
-        return min(array.bytes for array in ends) * sum(array.space == 0 for array in ends)
     if instruction.opcode == "fusion":
         return _fusion_bytes(module, visit)
     arrays = [*visit.operand_arrays(), *instruction.arrays]
@@ -547,71 +505,35 @@ def _output(computation: Computation, name: str) -> tuple[Array, ...]:
 
 
 def matrix_flops(module: Module) -> float:
-    """Returns the multiplications and additions of all products that one chip executes.
+    """Returns the multiplications and additions of all products that one GPU executes.
 
-    This includes products that the partitioner repeats on several chips, products of rematerialization, and
+    This includes products that the partitioner repeats on several GPUs, products of rematerialization, and
     calls of cuBLAS and of cuDNN's attention. The contents of other custom calls are not counted.
     """
     return sum(visit.times * instruction_flops(visit) for visit in walk(module))
 
 
 def instruction_flops(visit: Visit) -> float:
-    """Returns the FLOPs of one dot, convolution, or call of cuBLAS or cuDNN's attention; 0 for the rest."""
+    """Returns the FLOPs of one dot, or call of cuBLAS or cuDNN's attention; 0 for the rest."""
     instruction, target = visit.instruction, visit.instruction.target
     if target.startswith("__cublas$"):
         left = visit.computation[instruction.operands[0]].arrays[0]
         contracted = _backend_integers(instruction, "lhs_contracting_dimensions")
         return 2.0 * instruction.arrays[0].size * math.prod(left.dims[axis] for axis in contracted)
     if target.startswith("__cudnn$fmha"):
-        products = ATTENTION_BACKWARD if target.endswith("Backward") else ATTENTION_FORWARD
+        # In the backward pass the scores are computed again (Dao et al. 2022).
+        products = 5 if target.endswith("Backward") else 2
         scores = math.prod(_backend_integers(instruction, "dimensions"))
         return 2.0 * products * scores * instruction.arrays[0].dims[-1]
-    if instruction.opcode not in ("dot", "convolution"):
+    if instruction.opcode != "dot":
         return 0.0
-    left, right = (visit.computation[name].arrays[0] for name in instruction.operands[:2])
-    output = instruction.arrays[0]
-    if instruction.opcode == "dot":
-        contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", instruction.attributes)
-        sizes = [left.dims[int(axis)] for axis in contracted[1].split(",") if axis] if contracted else []
-        return 2.0 * output.size * math.prod(sizes)
-    return _convolution_flops(left, right, output, instruction.attributes)
+    left = visit.computation[instruction.operands[0]].arrays[0]
+    found = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", instruction.attributes)
+    contracted = [left.dims[axis] for axis in _integers(found[1])] if found else []
+    return 2.0 * instruction.arrays[0].size * math.prod(contracted)
 
 
 def _backend_integers(instruction: Instruction, name: str) -> list[int]:
     """Returns the first list with this name in the backend settings of an instruction."""
     found = re.search(rf'"{name}": ?\[([^\]]*)\]', instruction.attributes)
-    return [int(number) for number in re.findall(r"\d+", found[1])] if found else []
-
-
-def _convolution_flops(left: Array, right: Array, output: Array, attributes: str) -> float:
-    """Returns the FLOPs of a convolution.
-
-    The TPU compiler writes every product as a convolution, and the batch of a batched product as a spatial
-    dimension whose window lies almost entirely in padding: only pairs that meet an element are counted.
-    """
-    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", attributes)
-    assert labels is not None, attributes
-    inputs, kernel, outputs = labels.groups()
-    window = re.search(r"window=\{([^}]*)\}", attributes)
-    settings = dict(part.split("=") for part in window[1].split()) if window else {}
-    pairs = 1
-    for axis in (label for label in inputs if label.isdigit()):
-
-        def setting(name: str, default: str, index: int = int(axis)) -> str:
-            return settings[name].split("x")[index] if name in settings else default
-
-        # Pairs (output position, kernel position) that meet padding, or the gaps of a dilated input, do not
-        # count.
-        size, dilation = left.dims[inputs.index(axis)], int(setting("lhs_dilate", "1"))
-        positions = (
-            np.arange(output.dims[outputs.index(axis)])[:, None] * int(setting("stride", "1"))
-            - int(setting("pad", "0_0").partition("_")[0])
-            + np.arange(right.dims[kernel.index(axis)]) * int(setting("rhs_dilate", "1"))
-        )
-        inside = (positions >= 0) & (positions < (size - 1) * dilation + 1) & (positions % dilation == 0)
-        pairs *= int(np.count_nonzero(inside))
-    batch = output.dims[outputs.index("b")]
-    features = output.dims[outputs.index("f")]
-    per_group = right.dims[kernel.index("i")]
-    groups = re.search(r"batch_group_count=(\d+)", attributes)
-    return 2.0 * batch * features * per_group * pairs / (int(groups[1]) if groups else 1)
+    return _integers(found[1]) if found else []

@@ -65,7 +65,6 @@ class Chip:
     link_bandwidth: float  # bytes per second along one ICI link, one way; there are two links per dimension
     dcn_bandwidth: float  # bytes per second to other slices
     clock: float  # cycles per second
-    matrix_side: int  # side of the matrix units: a shorter contraction takes as long as one of this length
     wraps_at: int  # shortest side of a slice along which the torus is closed
     cores: int  # that work as one device
     one_host: tuple[str, ...]  # shapes that fit a single host and are smaller than the usual 2x2
@@ -78,10 +77,10 @@ def _peak(name: str) -> float:
 CHIPS = {
     chip.name: chip
     for chip in (
-        Chip("v4", 3, 4096, 32 * _GIB, _peak("v4"), 1228e9, 50e9, 6.25e9, 1.05e9, 128, 4, 2, ()),
-        Chip("v5e", 2, 256, 16 * _GIB, _peak("v5e"), 819e9, 50e9, 3.125e9, 1.5e9, 128, 16, 1, ("1x1",)),
-        Chip("v5p", 3, 6144, 95 * _GIB, _peak("v5p"), 2765e9, 100e9, 6.25e9, 1.75e9, 128, 4, 2, ()),
-        Chip("v6e", 2, 256, 32 * _GIB, _peak("v6e"), 1638e9, 100e9, 12.5e9, 1.75e9, 256, 16, 1, ("1x1",)),
+        Chip("v4", 3, 4096, 32 * _GIB, _peak("v4"), 1228e9, 50e9, 6.25e9, 1.05e9, 4, 2, ()),
+        Chip("v5e", 2, 256, 16 * _GIB, _peak("v5e"), 819e9, 50e9, 3.125e9, 1.5e9, 16, 1, ("1x1",)),
+        Chip("v5p", 3, 6144, 95 * _GIB, _peak("v5p"), 2765e9, 100e9, 6.25e9, 1.75e9, 4, 2, ()),
+        Chip("v6e", 2, 256, 32 * _GIB, _peak("v6e"), 1638e9, 100e9, 12.5e9, 1.75e9, 16, 1, ("1x1",)),
     )
 }
 

@@ -7,11 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from bert_jax.estimate import costs, hlo
-from bert_jax.estimate.costs import ATTENTION_BACKWARD, ATTENTION_FORWARD
 from bert_jax.estimate.hardware import Hosts, Slices
 from bert_jax.estimate.program import Compiled, TrainStep
 from bert_jax.io.wording import counted
-from bert_jax.kernels.attention import kernel_keys
 from bert_jax.models.parameters import layer_slices
 from bert_jax.training import flops
 
@@ -41,13 +39,18 @@ def estimate(
         hardware has GPUs.
     """
     config, model, rows = step.config, step.model, step.rows
+    windows = sorted({each.window for each in layer_slices(model)})
+    attention = [
+        step.attention_of(window) + " in local layers" * bool(window and len(windows) > 1)
+        for window in windows
+    ]
     fields = ("num_hidden_layers", "hidden_size", "num_attention_heads", "dtype", "remat", "scan_unroll",
               "hidden_dropout_prob", "attention_probs_dropout_prob", "vocab_size")  # fmt: skip
     result = {
         "kind": "estimate: compiled ahead of time, nothing is measured",
         "topology": hardware.description,
         "mesh": dict(step.mesh.shape),
-        "model": {name: model.to_dict()[name] for name in fields} | {"attention": _attention(step)},
+        "model": {name: model.to_dict()[name] for name in fields} | {"attention": ", ".join(attention)},
         "batch_size": config.batch_size,
         "rows_per_chip": step.rows_per_chip(config.batch_size),
         "accumulate_steps": config.accumulate_steps,
@@ -79,16 +82,6 @@ def estimate(
     return result
 
 
-def _attention(step: TrainStep) -> str:
-    """Returns the implementations of attention, in global and in local layers."""
-    windows = {each.window for each in layer_slices(step.model)}
-    names = [
-        step.attention_of(step.model, window) + " in local layers" * bool(window and len(windows) > 1)
-        for window in sorted(windows)
-    ]
-    return ", ".join(names)
-
-
 def _tpu_figures(program: Compiled, step: TrainStep, slices: Slices, price: float | None) -> dict[str, Any]:
     """Returns the times, FLOPs and traffic that follow from a compiled program."""
     chip, config = slices.chip, step.config
@@ -100,35 +93,29 @@ def _tpu_figures(program: Compiled, step: TrainStep, slices: Slices, price: floa
     ]
     traffic = costs.collectives(module, dict(step.mesh.shape), chip, positions)
     cycles = costs.kernel_cycles(module, chip, program.bundles)
-    compute = costs.compute(module, chip, attention_flops(step), step.model.head_dim, cycles)
+    compute = costs.compute(module, chip, cycles)
     waited = sum(one.times * one.seconds for one in traffic if not one.overlapped)
     hidden = sum(one.times * one.seconds for one in traffic if one.overlapped)
-    by_compiler = max(compute.seconds, hidden) + waited
-    by_roofline = max(compute.roofline(chip), hidden) + waited
+    seconds = max(compute.seconds, hidden) + waited
     model_flops = step.row_flops * config.batch_size
     # The time of a step is taken to grow with its rows.
     steps = config.batch_sizes.total_before(config.steps) / config.batch_size
-    hours = steps * by_compiler / 3600
-    rows_per_second = config.batch_size / by_compiler
+    hours = steps * seconds / 3600
+    rows_per_second = config.batch_size / seconds
     return {
         "seconds": {
-            "step": by_compiler,
+            "step": seconds,
             "compute": compute.estimated_seconds,
             "kernels": compute.kernel_seconds,
             "without_estimate": compute.added_seconds,
             "collectives_waited_for": waited,
             "collectives_overlapped": hidden,
-            "roofline": by_roofline,
-            "roofline_matrix": compute.matrix_flops / chip.peak_flops,
-            "roofline_hbm": compute.hbm_bytes / chip.hbm_bandwidth,
         },
         "kernels": compute.kernels,
         "operations_without_estimate": compute.added,
         "loops_of_unknown_length": compute.unknown_loops,
-        "flops": {"model": model_flops, "matrix_per_chip": compute.matrix_flops},
-        "hbm_traffic_bytes": compute.hbm_bytes,
-        "mfu": model_flops / (by_compiler * chip.peak_flops * slices.chips),
-        "mfu_roofline": model_flops / (by_roofline * chip.peak_flops * slices.chips),
+        "flops": {"model": model_flops},
+        "mfu": model_flops / (seconds * chip.peak_flops * slices.chips),
         "sequences_per_second": rows_per_second * step.rows.sequences,
         "tokens_per_second": rows_per_second * step.rows.length * step.rows.fill,
         "hours": hours,
@@ -157,22 +144,6 @@ def _gpu_figures(program: Compiled, step: TrainStep, hosts: Hosts) -> dict[str, 
         "flops": {"model": step.row_flops * step.config.batch_size, "matrix_per_chip": matrix_flops},
         "hbm_traffic_bytes": moved,
     }
-
-
-def attention_flops(step: TrainStep) -> float:
-    """Returns the FLOPs per step of the attention kernels on one chip, over the layers that use kernels."""
-    length, rows = step.rows.length, step.rows_per_chip(step.config.batch_size)
-    total = 0.0
-    for model in step.encoders:
-        forwards = 1 if model.execution.remat == "none" else 2
-        products = ATTENTION_FORWARD * forwards + ATTENTION_BACKWARD
-        keys = 0
-        for each in layer_slices(model):
-            chosen = step.attention_of(model, each.window)
-            if chosen != "xla":
-                keys += kernel_keys(chosen, length, each.window) * len(each.numbers)
-        total += 2.0 * products * rows * model.hidden_size / step.heads_split(model) * length * keys
-    return total
 
 
 def _sum_up(traffic: list[costs.Collective]) -> list[dict[str, Any]]:
@@ -217,48 +188,28 @@ def largest_fitting(fits: Callable[[int], bool], start: int) -> int:
 
 def lines(result: dict[str, Any]) -> list[str]:
     """Returns the lines of text for a result of `estimate`."""
-    on_gpus = "hosts" in result["topology"]
-    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
-    chips = "GPUs" if on_gpus else "TPUs"
-    parts = [
-        ("estimate", [f"nothing here is measured: compiled for {chips} that are not attached ({versions})"]),
-        *_inputs(result),
-        ("memory", _memory(result)),
-    ]
-    if result["fits"]:
-        model, matrix = result["flops"]["model"], result["flops"]["matrix_per_chip"]
-        per_chip = model / result["topology"]["chips"]
-        flops_line = (
-            f"model: {model / 1e12:,.2f} TFLOP per step, {per_chip / 1e12:.3f} per chip; matrix units of a "
-            f"chip: {matrix / 1e12:.3f} ({matrix / per_chip:.2f} x)"
-        )
-        parts += [("FLOPs", [flops_line]), *(_bounds(result) if on_gpus else _times(result))]
-    return [
-        f"{title if index == 0 else '':<12}{line}"
-        for title, texts in parts
-        for index, line in enumerate(texts)
-    ]
-
-
-def _inputs(result: dict[str, Any]) -> list[tuple[str, list[str]]]:
     model, topology, rows = result["model"], result["topology"], result["rows"]
-    layers = counted(model["num_hidden_layers"], "layer")
-    if "hosts" in topology:
-        chips = f"{counted(topology['chips'], 'GPU')} of {counted(topology['hosts'], 'host')}"
-    else:
-        chips = f"{counted(topology['slices'], 'slice')}, {counted(topology['chips'], 'chip')}"
+    on_gpus = "hosts" in topology
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    unit, group = ("GPU", "host") if on_gpus else ("chip", "slice")
     mesh = " ".join(f"{axis}={size}" for axis, size in result["mesh"].items())
-    parts = f", in {result['accumulate_steps']} parts" if result["accumulate_steps"] > 1 else ""
-    return [
+    parts = f" in {result['accumulate_steps']} parts" if result["accumulate_steps"] > 1 else ""
+    titled = [
+        ("estimate", [f"nothing here is measured: compiled for devices that are not attached ({versions})"]),
         (
             "model",
             [
-                f"{layers} of {model['hidden_size']}, {model['dtype']}, dropout "
-                f"{model['hidden_dropout_prob']} and {model['attention_probs_dropout_prob']}, attention "
-                f"{model['attention']}, remat {model['remat']}, scan_unroll {model['scan_unroll']}"
+                f"{counted(model['num_hidden_layers'], 'layer')} of {model['hidden_size']}, "
+                f"{model['dtype']}, attention {model['attention']}, remat {model['remat']}"
             ],
         ),
-        ("hardware", [f"{topology['name']}, {chips}; mesh {mesh}"]),
+        (
+            "hardware",
+            [
+                f"{topology['name']}, {counted(topology[f'{group}s'], group)}, "
+                f"{counted(topology['chips'], unit)}; mesh {mesh}"
+            ],
+        ),
         (
             "batch",
             [
@@ -267,6 +218,14 @@ def _inputs(result: dict[str, Any]) -> list[tuple[str, list[str]]]:
                 f"{rows['predictions']} predicted ({rows['source']})"
             ],
         ),
+        ("memory", _memory(result)),
+    ]
+    if result["fits"]:
+        titled += _bounds(result) if on_gpus else _times(result)
+    return [
+        f"{title if index == 0 else '':<12}{line}"
+        for title, texts in titled
+        for index, line in enumerate(texts)
     ]
 
 
@@ -274,12 +233,8 @@ def _memory(result: dict[str, Any]) -> list[str]:
     memory, available, whole = (result[f"{name}_bytes"] for name in ("memory", "memory_limit", "hbm"))
     of_whole = f", {available / whole:.0%} of {_gib(whole)}" if available < whole else ""
     if result["fits"]:
-        texts = [
-            f"fits: {_gib(memory['total'])} of {_gib(available)} GiB per chip{of_whole}",
-            f"parameters {_gib(memory['parameters'])}, optimizer {_gib(memory['optimizer'])}, "
-            f"batch {_gib(memory['batch'])}, activations and temporary {_gib(memory['temporary'])}, "
-            f"program {_gib(memory['program'])}, padding {_gib(memory['padding'])}",
-        ]
+        parts = ", ".join(f"{name} {_gib(size)}" for name, size in memory.items() if name != "total")
+        texts = [f"fits: {_gib(memory['total'])} of {_gib(available)} GiB per chip{of_whole}", parts]
     else:
         texts = [
             f"DOES NOT FIT: needs {_gib(memory['total'])} GiB per chip; available: "
@@ -305,7 +260,12 @@ def _bounds(result: dict[str, Any]) -> list[tuple[str, list[str]]]:
         f"{result['hbm_bandwidth'] / 1e12:.2f} TB/s, as if there were no cache",
         "the step time of GPUs is unknown; these are lower bounds without the traffic between GPUs",
     ]
-    return [("roofline", texts + _unknown_loops(result))]
+    flops = result["flops"]
+    products = (
+        f"model: {flops['model'] / 1e12:,.2f} TFLOP per step; products of a GPU: "
+        f"{flops['matrix_per_chip'] / 1e12:.3f}"
+    )
+    return [("FLOPs", [products]), ("roofline", texts + _unknown_loops(result))]
 
 
 def _times(result: dict[str, Any]) -> list[tuple[str, list[str]]]:
@@ -315,14 +275,12 @@ def _times(result: dict[str, Any]) -> list[tuple[str, list[str]]]:
         f"kernels {_ms(seconds['kernels'])}, operations without an estimate "
         f"{_ms(seconds['without_estimate'])}, waiting for other chips "
         f"{_ms(seconds['collectives_waited_for'])}",
-        f"{_ms(seconds['roofline'])} at least (roofline): matrix units {_ms(seconds['roofline_matrix'])}, "
-        f"HBM {_ms(seconds['roofline_hbm'])}, plus traffic",
     ]
     if added := result["operations_without_estimate"]:
         named = ", ".join(f"{count} {name}" for name, count in added.items())
-        step.append(f"operations without an estimate, counted by their roofline: {named}")
+        step.append(f"operations without an estimate, counted by their bytes: {named}")
     speed = (
-        f"MFU {result['mfu']:.1%} (at most {result['mfu_roofline']:.1%}); "
+        f"MFU {result['mfu']:.1%} of {result['flops']['model'] / 1e12:,.2f} TFLOP per step; "
         f"{result['sequences_per_second']:,.0f} sequences/s, {result['tokens_per_second']:,.0f} real tokens/s"
     )
     cost = "" if result["cost"] is None else f", cost {result['cost']:,.2f}"
@@ -330,18 +288,14 @@ def _times(result: dict[str, Any]) -> list[tuple[str, list[str]]]:
         f"{counted(result['steps'], 'step')}: {result['hours']:,.2f} hours, {result['chip_hours']:,.1f} "
         f"chip-hours{cost}; without startup, evaluation and checkpoints"
     )
-    traffic = [_collective(entry) for entry in result["collectives"]] or ["none"]
-    return [("traffic", traffic), ("step", step + _unknown_loops(result)), ("speed", [speed]), ("run", [run])]
-
-
-def _collective(entry: dict[str, Any]) -> str:
-    over = ", ".join(entry["axes"]) or "groups of an unknown shape"
-    unit = "" if entry["axes"] == [costs.SLICES] else " chips"
-    how = "overlapped" if entry["overlapped"] else "not overlapped"
-    return (
-        f"{entry['count']} x {entry['kind']} over {over} ({entry['group']}{unit}): "
-        f"{entry['bytes'] / 2**20:,.2f} MiB, {entry['seconds'] * 1e3:.2f} ms, {how}"
-    )
+    traffic = [
+        f"{entry['count']} x {entry['kind']} over {', '.join(entry['axes']) or 'unknown axes'} "
+        f"({entry['group']}): {entry['bytes'] / 2**20:,.2f} MiB, {_ms(entry['seconds'])}"
+        f"{', overlapped' if entry['overlapped'] else ''}"
+        for entry in result["collectives"]
+    ]
+    step += _unknown_loops(result)
+    return [("traffic", traffic or ["none"]), ("step", step), ("speed", [speed]), ("run", [run])]
 
 
 def _unknown_loops(result: dict[str, Any]) -> list[str]:
@@ -355,4 +309,4 @@ def _gib(size: float) -> str:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.1f} ms"
+    return f"{seconds * 1e3:.2f} ms"

@@ -17,8 +17,6 @@ from bert_jax.io import files
 from bert_jax.io.wording import counted
 from bert_jax.kernels import dispatch, platform
 from bert_jax.models.config import EncoderConfig, from_dict
-from bert_jax.objectives.adapters import encoder_config
-from bert_jax.objectives.replaced_tokens import ReplacedTokens
 from bert_jax.parallel import sharding
 from bert_jax.parallel.device_memory import DoesNotFit, bytes_on_device, parse_out_of_memory
 from bert_jax.runs import benchmark, pretrain
@@ -142,8 +140,6 @@ class TrainStep:
         program = TrainSetup.from_config(config, task, devices)
         self.mesh, self.state = program.mesh, program.abstract_state
         self._flops = flops.row_flops(task)
-        parts = [learned, learned.generator] if isinstance(learned, ReplacedTokens) else [learned]
-        self.encoders = [each for each in map(encoder_config, parts) if each is not None]
         self._step: Any = program.step_with(config.accumulate_steps)
 
     @property
@@ -151,24 +147,20 @@ class TrainStep:
         """Returns the model's FLOPs per row, by formula; see `flops.row_flops`."""
         return self._flops(self.rows.length, self.predictions, math.ceil(self.rows.sequences))
 
-    def attention_of(self, model: EncoderConfig, window: int) -> str:
-        """Returns the implementation of attention in the layers of an encoder with a window; 0 for none."""
-        target = platform.target_of(self.mesh.devices.flat[0])
+    def attention_of(self, window: int) -> str:
+        """Returns the implementation of attention in the layers with a window; 0 for none."""
+        model, target = self.model, platform.target_of(self.mesh.devices.flat[0])
+        tensor = self.mesh.shape["tensor"]
         case = dispatch.AttentionCase(
             dispatch.resolve_dtype(model.execution.dtype, target),
             self.rows.length,
-            model.num_attention_heads // self.heads_split(model),
+            model.num_attention_heads // (1 if model.num_attention_heads % tensor else tensor),
             model.head_dim,
             model.attention_probs_dropout_prob,
             window,
             model.position == "alibi",
         )
         return dispatch.choose_attention(model.execution.attention, case, target).implementation
-
-    def heads_split(self, model: EncoderConfig) -> int:
-        """Returns the number of chips over which the attention heads of an encoder are split."""
-        tensor = self.mesh.shape["tensor"]
-        return tensor if model.num_attention_heads % tensor == 0 else 1
 
     @property
     def unit(self) -> int:

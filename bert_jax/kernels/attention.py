@@ -128,19 +128,6 @@ def _splash_block(length: int, window: int = 0) -> int:
     return next(size for size in (512, 256, 128) if length % size == 0 and size <= largest)
 
 
-def kernel_keys(implementation: str, length: int, window: int) -> int:
-    """Returns the number of keys that a kernel multiplies by a query in the middle of a row.
-
-    With a window of `window` tokens to each side, 0 for none, they are the keys of the blocks within reach.
-    """
-    if implementation == "pallas":
-        return tpu_attention.keys_in_reach(length, window)
-    if not window:
-        return length
-    block = _splash_block(length, window)
-    return min(length, (2 * -(-window // block) + 1) * block)
-
-
 def _splash_local(query, key, value, sequence_ids, *, causal, window, interpret):
     _, heads, length, _ = query.shape
     block = _splash_block(length, window)

@@ -36,8 +36,6 @@ def test_tiny_on_four_chips():
     assert 17e6 < memory["parameters"] < 19e6 and memory["optimizer"] == pytest.approx(
         2 * memory["parameters"]
     )
-    # The compiler's products are the model's, within a few small ones.
-    assert result["flops"]["matrix_per_chip"] * 4 == pytest.approx(result["flops"]["model"], rel=0.05)
-    assert 0 < result["seconds"]["roofline"] < result["seconds"]["step"] < 0.1
+    assert 0 < result["seconds"]["compute"] < result["seconds"]["step"] < 0.1
     assert {tuple(entry["axes"]) for entry in result["collectives"]} == {("data",)}
     assert result["operations_without_estimate"].get("tpu_custom_call") is None

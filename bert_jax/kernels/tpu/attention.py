@@ -64,11 +64,6 @@ def _lane_tables(angles):
     return jnp.tile(cosine, 2 * heads), jnp.tile(jnp.concatenate([-sine, sine], axis=-1), heads)
 
 
-def keys_in_reach(length: int, window: int) -> int:
-    """Returns how many keys of a row the kernel multiplies by a query: with a window, some blocks of them."""
-    return local_rows.divide(length, window).span if window else length
-
-
 def _kernels(options, length):
     if options.window:
         return local_rows

@@ -23,7 +23,6 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
 
-SCOPE = "residual_norm"  # in the name of the operation in a program, which tells it from attention's kernels
 # Elements of a block. More tokens in a step are less overhead of the steps, which is a fifth of the cycles of
 # steps of 128 tokens; but float32 blocks have to fit: 512 tokens of Base would take 12.5 of v4's 16 MiB.
 _LARGEST = 256 * 1024
@@ -63,7 +62,7 @@ def residual_norm(
     kernel = functools.partial(_norm, (epsilon, rate, platform.interprets_kernels()))
     by_row = ("batch", None, None)
     kernel = platform.on_each_device(kernel, (by_row, by_row, (None, None), by_row), by_row)
-    with jax.named_scope(SCOPE):
+    with jax.named_scope("residual_norm"):
         return kernel(x, h, parameters, seeds)
 
 
