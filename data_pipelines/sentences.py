@@ -8,11 +8,15 @@ is not ASCII, such as the no-break space in "A. Smith", is also replaced by spac
 on it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import sentencex
 
-from data_pipelines.readers import Document
+if TYPE_CHECKING:
+    from data_pipelines.readers import Document
 
 # The languages for which sentencex has rules. It splits text of others by those of English, or of a related
 # language, and does not say so.

@@ -48,7 +48,7 @@ _BY_SUFFIX = {
 COUNTS: tuple[str, ...] = (
     *"undecodable control_characters long_lines long_documents unclosed outside other_namespaces".split(),
     *"redirects disambiguations broken_pages latin_1_books boilerplate headings".split(),
-    *"bad_lines without_text".split(),
+    *"bad_lines without_text empty_pages sentences_with_holes".split(),
 )
 
 

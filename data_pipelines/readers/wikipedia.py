@@ -180,6 +180,7 @@ def _documents(
         counts["other_namespaces"] += 1
         return
     if opening[0].endswith(b"/>"):
+        counts["empty_pages"] += 1
         return
     end = page.find(b"</text>", opening.end())
     text = decode_line(page[opening.end() : end if end >= 0 else len(page)], counts, controls)
@@ -191,7 +192,9 @@ def _documents(
     if _DISAMBIGUATION.search(text) or (title and title[1].endswith(b"(disambiguation)")):
         counts["disambiguations"] += 1
         return
-    paragraphs = "\n".join(wikitext.paragraphs(text, hidden))
+    paragraphs = "\n".join(wikitext.paragraphs(text, hidden, counts))
+    if not paragraphs:
+        counts["empty_pages"] += 1
     yield from text_document(number[1].decode(), paragraphs, counts, controls)
 
 

@@ -5,6 +5,7 @@ import collections
 import itertools
 from xml.sax.saxutils import escape
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,7 +47,7 @@ It passes <span class="x">Dresden</span> and H<sub>2</sub>O, see [https://exampl
 |}
 <math>x^{2}_{{a}}</math>
 
-A formula <math>y</math> is left out, and <nowiki>[[this]] ''is''</nowiki> kept.
+A formula <math>y</math> leaves a hole. And <nowiki>[[this]] ''is''</nowiki> kept.
 
 <gallery>
 File:A.jpg|A picture
@@ -58,9 +59,10 @@ Broken [[link and '''bold text.
 __NOTOC__
 """
 PASSAGES = (
-    "The Elbe (Czech: Labe) is a river of Central Europe. It rises in the Giant Mountains & flows north.",
+    "The Elbe (ɛlbə; Czech: Labe) is a river of Central Europe. It rises in the Giant Mountains & "
+    "flows north.",
     "It passes Dresden and H2O, see its page.",
-    "A formula is left out, and [[this]] ''is'' kept.",
+    "And [[this]] ''is'' kept.",
     "Broken link and bold text.",
 )
 
@@ -136,8 +138,31 @@ def test_any_cut_gives_the_same_documents(tmp_path_factory, pieces, target, cuts
     assert read(packed, target, streams) == documents and streams == whole
 
 
+@pytest.mark.parametrize(
+    "markup, expected",
+    [
+        ("It is {{convert|5|-|6|km|mi}} long.", "It is 5–6 km long."),
+        ("He is {{cvt|6|ft|4|in|cm}} tall, at {{convert|7|C}}.", "He is 6 ft 4 in tall, at 7 °C."),
+        ("From {{lang-fr|mot}} and {{transl|ar|DIN|kalima}}.", "From mot and kalima."),
+        ("It is {{nowrap|1 {{abbr|kg|kilogram}}}} or {{val|1.5|e=3|u=g}}.", "It is 1 kg or 1.5×10^3 g."),
+        (
+            "{{IPAc-en|lang|ˈ|æ|n}} is said.{{cn}} {{as of|2010|4}} too.",
+            "/ˈæn/ is said. As of April 2010 too.",
+        ),
+        ("It cost {{inflation|US|5|1950}} now. And {{chem|H|2|O}} {{cn|date=May}}.", "And H2O."),
+        ("Of {{nowrap|[[a|b {{unknown|1}}]]}} it is. So {{unknown}} it is. Yes.", "Yes."),
+        ("So<ref>{{cite|1}}</ref>{{sfn|A|p=5}} it is. {{unknown-note}}", "So it is."),
+    ],
+)
+def test_inline_templates_show_their_text_and_leave_no_holes(markup, expected):
+    counts = collections.Counter()
+    assert " ".join(wikitext.paragraphs(markup, counts=counts)) == expected
+    assert (counts["sentences_with_holes"] > 0) == ("inflation" in markup or "unknown" in markup)
+
+
 UNITS = [
     "{{",
+    "{{lang|a|",
     "}}",
     "[[",
     "]]",
