@@ -22,7 +22,7 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.errors import UserError, file_error, is_full
-from bert_jax.io import atomic, files
+from bert_jax.io import files
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
@@ -80,7 +80,6 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
     Raises:
         UserError: the content of the path is not known, or has no use for `vocab`.
     """
-    atomic.restore_directory(path)
     path = str(convert.local_path(path))
     if not files.exists(path):
         raise UserError(f"{path}: no such file or directory; expected {_KINDS}")

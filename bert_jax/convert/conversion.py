@@ -95,10 +95,10 @@ def written(output: str) -> Iterator[str]:
         with atomic.replace_directory(output) as folder:
             yield folder
     except OSError as error:
-        message = f"--output={output}: cannot be written ({error.strerror or error}); it is as it was before"
+        message = f"--output={output}: cannot be written ({error.strerror or error})"
         raise file_error(message, error) from error
     except safetensors.SafetensorError as error:
-        message = f"--output={output}: cannot be written ({error}); it is as it was before"
+        message = f"--output={output}: cannot be written ({error})"
         raise StorageError(message) from error
 
 
@@ -109,7 +109,6 @@ def check_model_directory(
 
     `flag` is the flag that named `source`, and `what` is what the command may replace, for messages.
     """
-    atomic.restore_directory(output)
     checks.check_free(output, overwrite)
     if not (files.is_file(output) or files.names(output)):
         return

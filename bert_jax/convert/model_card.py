@@ -132,7 +132,7 @@ def _results(root: str) -> str:
     best, metrics = os.path.join(root, "best.json"), os.path.join(root, "metrics.jsonl")
     scores: Mapping[str, Any] = {}
     if files.exists(best):
-        scores = json_files.unsealed(json_files.read(best, {"scores": dict}), best)["scores"]
+        scores = json_files.read(best, {"scores": dict})["scores"]
     else:
         for row in json_files.read_line_files(metrics):
             if row.get("kind") == "eval":

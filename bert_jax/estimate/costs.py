@@ -327,7 +327,7 @@ def read_schedules(folder: str) -> dict[str, int]:
     The compiler schedules equal instructions once. See `hardware.Slices.prepare`.
     """
     paths = {found[1]: found[0] for found in map(_SCHEDULE.fullmatch, files.names(folder)) if found}
-    texts = {name: files.read_text(os.path.join(folder, path)) for name, path in paths.items()}
+    texts = {name: files.read(os.path.join(folder, path)).decode() for name, path in paths.items()}
     return {
         name: int(re.findall(r"total scheduled bundles:\s+(\d+)", text)[0]) for name, text in texts.items()
     }

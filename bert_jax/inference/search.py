@@ -125,7 +125,7 @@ class Index:
         if content.get("version") != _VERSION:
             raise UserError(f"{path}: not of this version; {ANEW}")
         json_files.check(content, _SCHEMA, path)
-        self.settings = json_files.unsealed(content, path)
+        self.settings = content
         self.vectors = self._read(VECTORS, functools.partial(np.load, mmap_mode="r"))
         self._texts = self._read(TEXTS, functools.partial(np.memmap, mode="r"))
         parts = range(0, len(self._texts), _PART)
@@ -216,7 +216,7 @@ def make(
         "digests": digests,
         "model": dict(made_by),
     }
-    json_files.write(paths[INDEX], json_files.sealed(settings))
+    json_files.write(paths[INDEX], settings)
     seconds = time.monotonic() - began
     log(f"{directory}: {counted(count, 'document')}, {embedder.width} numbers each; {seconds:.1f} s")
     return Index(directory)

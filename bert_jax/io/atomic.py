@@ -1,7 +1,6 @@
 """Writes files atomically: under a temporary name, flushed to the disk, then renamed.
 
-All files of the project are written here, except logs that are appended to and files that libraries write
-themselves. A process that is killed may leave NAME.tmp-* behind, which can be deleted.
+A process that is killed may leave NAME.tmp-* behind, which can be deleted.
 """
 
 from __future__ import annotations
@@ -11,13 +10,11 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import IO, Any
 
-from bert_jax.errors import UserError
-from bert_jax.io import files, fonts, progress, scratch
+from bert_jax.io import files, fonts, scratch
 
-_TEMPORARY, _REPLACED = ".tmp-", ".replaced-"
 _NAME_BYTES = 150  # of the final name, in the temporary one; a name may have 255 bytes in all
 
 
@@ -46,7 +43,7 @@ def replace_file(path: files.PathLike, sync: bool = True) -> Iterator[IO[bytes]]
             yield file
         return
     target = os.path.realpath(path)
-    temporary = _unique(target, _TEMPORARY)
+    temporary = _unique(target, ".tmp-")
     try:
         with open(temporary, "wb", buffering=1 << 20) as file:
             yield file
@@ -75,11 +72,6 @@ def _unique(path: str, infix: str) -> str:
 
 def _beginning(path: str) -> str:
     return os.fsencode(os.path.basename(path))[:_NAME_BYTES].decode(errors="ignore")
-
-
-def final_name(name: str) -> str:
-    """Returns the name that a temporary file of `replace_file` gets; other names as they are."""
-    return name.partition(_TEMPORARY)[0]
 
 
 def sync_tree(path: files.PathLike) -> None:
@@ -135,46 +127,41 @@ def save_figure(figure: Any, path: files.PathLike, dpi: int) -> None:
 def replace_directory(path: files.PathLike) -> Iterator[str]:
     """Yields an empty local directory that becomes `path` when the block ends without an error.
 
-    After an error, an existing directory is as it was before. If the process is killed between the two
-    renames, the old content is in NAME.replaced-*, and `restore_directory` gives it its name back. Of a
-    mount point or the working directory, which cannot be renamed, the entries are replaced one by one. The
-    content for a URL is uploaded at the end, file by file; after an error, new files are removed.
+    After an error, an existing local directory is as it was before. If the process is killed between the two
+    renames, the old content is in NAME.replaced-*. A mount point or the working directory, which cannot be
+    renamed, and a URL get the files one by one at the end, and new files are removed after an error.
     """
     path = os.fspath(path)
-    if files.is_remote(path):
+    is_remote = files.is_remote(path)
+    path = path if is_remote else os.path.realpath(path)
+    if is_remote or (os.path.isdir(path) and (os.path.ismount(path) or os.path.samefile(path, os.getcwd()))):
         with scratch.directory() as made:
             yield made
-            old = files.walk(path)
+            old, new = {*files.walk(path)}, {*files.walk(made)}
+            unwanted = new - old  # after an error
             try:
                 copy_directory(made, path)
-            except BaseException:
+                unwanted = set() if is_remote else old - new
+            finally:
                 with contextlib.suppress(OSError):  # the bucket may be unreachable
-                    for name in {*files.walk(made)}.difference(old):
+                    for name in unwanted:
                         files.remove(os.path.join(path, name), missing_ok=True)
-                raise
         return
-    path = os.path.realpath(path)
-    stays = os.path.isdir(path) and (os.path.ismount(path) or os.path.samefile(path, os.getcwd()))
-    folder = path if stays else os.path.dirname(path)
+    folder = os.path.dirname(path)
     files.make_directory(folder)
-    prefix = ".bert_jax-"
-    if not stays:  # Else a directory that a killed process left may have the old content.
-        prefix += f"{_beginning(path)}-"
-        _remove_abandoned(folder, prefix)
+    prefix = f".bert_jax-{_beginning(path)}-"
+    _remove_abandoned(folder, prefix)
     with scratch.directory(folder, prefix) as temporary, _locked(temporary):
-        made, replaced = os.path.join(temporary, "new"), _unique(path, _REPLACED)
+        made, replaced = os.path.join(temporary, "new"), _unique(path, ".replaced-")
         os.mkdir(made)
         yield made
-        if stays:
-            replaced = os.path.join(temporary, "old")
-            os.mkdir(replaced)
-            entries = [name for name in os.listdir(path) if name != os.path.basename(temporary)]
-            _rename([*_moves(entries, path, replaced), *_moves(os.listdir(made), made, path)])
-        elif os.path.isdir(path):
-            _rename([(path, replaced), (made, path)])
-            shutil.rmtree(replaced, ignore_errors=True)
-        else:
+        with contextlib.ExitStack() as undo:
+            if os.path.isdir(path):
+                os.rename(path, replaced)
+                undo.callback(os.rename, replaced, path)
             os.rename(made, path)
+            undo.pop_all()
+        shutil.rmtree(replaced, ignore_errors=True)
         _sync(folder)
 
 
@@ -199,39 +186,6 @@ def _remove_abandoned(folder: str, prefix: str) -> None:
         with contextlib.suppress(OSError), _locked(path := os.path.join(folder, name)) as is_abandoned:
             if is_abandoned:
                 shutil.rmtree(path)
-
-
-def _moves(names: Sequence[str], source: str, target: str) -> list[tuple[str, str]]:
-    return [(os.path.join(source, name), os.path.join(target, name)) for name in names]
-
-
-def _rename(moves: Sequence[tuple[str, str]]) -> None:
-    """Renames (old path, new path) one after the other; after an error, undoes those that were renamed."""
-    with contextlib.ExitStack() as undo:
-        for old, new in moves:
-            os.rename(old, new)
-            undo.callback(os.rename, new, old)
-        undo.pop_all()
-
-
-def restore_directory(path: files.PathLike) -> None:
-    """Restores a directory if the process that was replacing it was killed between two renames, and logs it.
-
-    Raises:
-        UserError: several processes were killed, so that it is not known which content is to be restored.
-    """
-    path = os.fspath(path)
-    if files.is_remote(path) or os.path.lexists(path):
-        return
-    path = os.path.realpath(path)
-    prefix = os.path.basename(_unique(path, _REPLACED)).partition(_REPLACED)[0] + _REPLACED
-    names = [name for name in files.names(os.path.dirname(path)) if name.startswith(prefix)]
-    if len(names) > 1:
-        raise UserError(f"{path}: its content is in one of {', '.join(names)}; rename that one back")
-    for name in names:
-        with contextlib.suppress(OSError):  # another process may have restored it first
-            os.rename(os.path.join(os.path.dirname(path), name), path)
-            progress.log(f"warning: {path} was restored, because a command was killed while it replaced it")
 
 
 def copy_file(source: files.PathLike, target: files.PathLike) -> None:

@@ -64,11 +64,6 @@ def check_output_file(
         raise file_error(message, error) from error
 
 
-def no_such_file(path: files.PathLike, expected: str) -> str:
-    """Returns the message that a file does not exist."""
-    return f"{path}: no such file; expected {expected}"
-
-
 def check_input(path: files.PathLike, expected: str) -> None:
     """Raises a UserError unless `path` is a file; a StorageError if the disk or the bucket failed.
 
@@ -77,10 +72,9 @@ def check_input(path: files.PathLike, expected: str) -> None:
         expected: the kind of its content, for the message.
     """
     with reading(path):
-        if not files.exists(path):
-            raise UserError(no_such_file(path, f"a {expected} file"))
-        if files.is_directory(path):
-            raise UserError(f"{path}: is a directory, expected a {expected} file")
+        if not files.is_file(path):
+            what = "is a directory" if files.exists(path) else "no such file"
+            raise UserError(f"{path}: {what}; expected a {expected} file")
 
 
 def check_checkpoint_place(path: files.PathLike) -> None:

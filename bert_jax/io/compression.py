@@ -46,19 +46,13 @@ def opened(path: files.PathLike) -> Iterator[BinaryIO]:
         UserError: the content does not match the suffix, or is truncated or damaged.
         OSError: the file cannot be read.
     """
-    with files.open_read(path) as raw, decompressed(raw, os.fspath(path)) as file:
-        yield file
-
-
-@contextlib.contextmanager
-def decompressed(raw: BinaryIO, path: str) -> Iterator[BinaryIO]:
-    """Yields the open file `raw`, decompressed according to the suffix of its name; see `opened`."""
-    kind = suffix(path)
-    if not kind:
-        yield raw
-        return
-    with errors(path), OPENERS[kind](raw) as file:
-        yield file
+    path = os.fspath(path)
+    with files.open_read(path) as raw:
+        if kind := suffix(path):
+            with errors(path), OPENERS[kind](raw) as file:
+                yield file
+        else:
+            yield raw
 
 
 @contextlib.contextmanager

@@ -1,15 +1,13 @@
-"""Reads, writes and lists files by path: a local path, or a URL that fsspec opens.
+"""Reads, writes and lists files by path: a local path, or a URL that fsspec opens, such as gs:// or hf://.
 
-Examples of URLs are gs://, s3://, hf:// and memory://. Throughout the project a path is a `str` (or any
-object with `__fspath__`) and is used only through these functions, so every command accepts a URL wherever it
-accepts a path. Paths are strings because `os.path.join` and `os.path.basename` work on URLs, while `pathlib`
-and `etils.epath` turn a URL with a scheme they do not know (for epath: all but gs, s3, az and hf) into the
-name of a local folder. Remote files are accessed through fsspec only. Its many kinds of errors are turned
-into OSErrors that contain the path, and its listing caches are disabled, since other processes write too.
+Throughout the project a path is a `str` (or any object with `__fspath__`) and is used only through these
+functions, so every command accepts a URL wherever it accepts a path. Paths are strings because `os.path.join`
+and `os.path.basename` work on URLs, while `pathlib` and `etils.epath` turn a URL with a scheme they do not
+know (for epath: all but gs, s3, az and hf) into the name of a local folder. The many kinds of errors of
+fsspec are turned into OSErrors that contain the path.
 
-Checkpoints are the exception: orbax and TensorStore write arrays with their own clients, which support local
-paths, gs:// and s3:// (`checks.check_checkpoint_place` reports other URLs). Libraries that open a local file
-by its name get one from `local_copy`.
+Checkpoints are the exception: orbax and TensorStore write arrays with their own clients (see
+`checks.check_checkpoint_place`). Libraries that open a local file by its name get one from `local_copy`.
 """
 
 from __future__ import annotations
@@ -51,6 +49,12 @@ def is_remote(path: PathLike) -> bool:
 def scheme(path: PathLike) -> str:
     """Returns the scheme of a URL, such as `gs` for gs://bucket/name; "" for a local path."""
     return os.fspath(path).partition("://")[0] if is_remote(path) else ""
+
+
+def _strip(path: str) -> str:
+    """Returns a path without trailing slashes, except those of a root."""
+    stripped = path.rstrip("/")
+    return path if not stripped or stripped.endswith(":") else stripped
 
 
 def absolute(path: PathLike) -> str:
@@ -109,7 +113,7 @@ def open_local(path: PathLike) -> BinaryIO:
     """Opens a file for reading; for a URL, a temporary local copy that is deleted when it is closed."""
     if not is_remote(path):
         return open(path, "rb")
-    copy: Any = tempfile.NamedTemporaryFile(dir=scratch.system_directory())  # noqa: SIM115 (the caller closes it)
+    copy: Any = tempfile.NamedTemporaryFile()  # noqa: SIM115 (the caller closes it)
     download(path, copy.name)
     return copy
 
@@ -138,15 +142,6 @@ def read(path: PathLike) -> bytes:
         return file.read()
 
 
-def read_text(path: PathLike) -> str:
-    """Returns the content of a UTF-8 file.
-
-    Raises:
-        UnicodeDecodeError: the file is not UTF-8.
-    """
-    return read(path).decode()
-
-
 def size(path: PathLike) -> int:
     """Returns the size of a file in bytes."""
     if not is_remote(path):
@@ -162,11 +157,6 @@ def crc32c(path: PathLike) -> int:
         while chunk := file.read(1 << 24):
             crc = google_crc32c.extend(crc, chunk)
     return crc
-
-
-def modified(path: PathLike) -> int:
-    """Returns when a local file was last modified, in nanoseconds since 1970; 0 for a remote file."""
-    return 0 if is_remote(path) else os.stat(path).st_mtime_ns
 
 
 def version(path: PathLike) -> str:
@@ -300,9 +290,3 @@ def remove_tree(path: PathLike) -> None:
         return
     with contextlib.suppress(FileNotFoundError), remote.opened(path) as (system, bare):
         system.rm(bare, recursive=True)
-
-
-def _strip(path: str) -> str:
-    """Returns a path without trailing slashes, except those of a root."""
-    stripped = path.rstrip("/")
-    return path if not stripped or stripped.endswith(":") else stripped

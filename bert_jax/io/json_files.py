@@ -14,16 +14,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
-
-import google_crc32c
 
 from bert_jax.errors import UserError, reading
 from bert_jax.io import atomic, files
 
 LINES_SUFFIXES = (".jsonl", ".ndjson", ".json")  # of corpora and texts with an object on each line
-_DIGEST, _CRC = "digest", re.compile("[0-9a-f]{8}")
 _INTEGERS = range(-(1 << 63), 1 << 63)
 _NAMES = {
     str: "text",
@@ -55,35 +52,12 @@ def write(path: os.PathLike | str, content: Any) -> None:
     atomic.write_text(path, json.dumps(content, indent=1) + "\n")
 
 
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns an object with an additional `digest`, which `unsealed` verifies."""
-    return {**content, _DIGEST: _digest(content)}
-
-
-def unsealed(content: Mapping[str, Any], path: os.PathLike | str) -> dict[str, Any]:
-    """Returns the object that was given to `sealed`; one without a digest, of older versions, as it is.
-
-    Raises:
-        UserError: the object was changed after it was written to `path`.
-    """
-    # A digest has another name if the name is what was damaged.
-    digests = [name for name, value in content.items() if isinstance(value, str) and _CRC.fullmatch(value)]
-    rest = {name: value for name, value in content.items() if name != _DIGEST}
-    if digests and content.get(_DIGEST) != _digest(rest):
-        raise UserError(f"{path}: its content differs from what was written; restore it from a copy")
-    return rest
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return f"{google_crc32c.value(json.dumps(content, sort_keys=True).encode()):08x}"
-
-
 def parse(content: bytes | str, path: os.PathLike | str, schema: Any = dict) -> Any:
     """Returns the parsed content of a JSON file. `path` is used in error messages. See `read`."""
     try:
         value = json.loads(content.decode("utf-8-sig") if isinstance(content, bytes) else content)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not JSON ({error}); restore it from a copy") from None
+        raise UserError(f"{path}: not JSON ({error})") from None
     check(value, schema, path)
     return value
 
@@ -99,20 +73,12 @@ def read_lines(content: bytes) -> Iterator[dict[str, Any]]:
             yield value
 
 
-def line_file(path: os.PathLike | str, number: int) -> str:
-    """Returns the path of the n-th file that continues a file of JSON lines: NAME.1.jsonl for n=1."""
-    stem, suffix = os.path.splitext(os.fspath(path))
-    return f"{stem}.{number}{suffix}" if number else os.fspath(path)
-
-
 def line_files(path: os.PathLike | str) -> dict[int, str]:
-    """Returns {number: path} of a file of JSON lines (0) and of those that continue it, in their order."""
-    prefix, suffix = os.path.splitext(files.name(path))
-    names = files.names(files.parent(path))
-    middles = (each.removeprefix(prefix).removesuffix(suffix) for each in names if each.startswith(prefix))
-    numbers = {0, *(int(each[1:]) for each in middles if re.fullmatch(r"\.[1-9]\d{0,8}", each))}
-    paths = {number: line_file(path, number) for number in sorted(numbers)}
-    return {number: each for number, each in paths.items() if files.name(each) in names}
+    """Returns {number: path} of a file of JSON lines (0) and of NAME.1.jsonl, ..., which continue it."""
+    stem, suffix = map(re.escape, os.path.splitext(files.name(path)))
+    folder = files.parent(path)
+    matches = (re.fullmatch(rf"{stem}(?:\.([1-9]\d{{0,8}}))?{suffix}", each) for each in files.names(folder))
+    return dict(sorted((int(match[1] or 0), os.path.join(folder, match[0])) for match in matches if match))
 
 
 def read_line_files(path: os.PathLike | str) -> Iterator[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,11 +23,7 @@ _SECONDS_BETWEEN_UPDATES = 0.1  # limits bar updates, since a unit may be as sma
 
 
 class Progress:
-    """Reports the progress of one stage after another.
-
-    Args:
-        stream: the output stream; standard error by default.
-    """
+    """Reports the progress of one stage after another on a stream; by default standard error."""
 
     def __init__(self, stream: TextIO | None = None):
         self._stream = stream or sys.stderr
@@ -52,7 +49,7 @@ class Progress:
         if self._stream.isatty():
             self._bars = make_bars(self._stream)
             self._bars.start()
-            self._task = add_stage(self._bars, stage, self._total, unit, done * scale)
+            self._task = self._bars.add_task(stage, total=self._total, completed=done * scale, unit=unit)
 
     def advance(self, amount: float) -> None:
         """Reports that `amount` more units are done."""
@@ -62,18 +59,16 @@ class Progress:
         """Reports the number of units done so far."""
         self._done = done
         now = time.monotonic()
-        if now - self._updated >= (_SECONDS_BETWEEN_UPDATES if self._bars else _SECONDS_BETWEEN_LINES):
-            self._updated = now
-            if self._bars:
-                self._bars.update(self._task, completed=done * self._scale)
-            else:
-                print(self.line(now - self._started), file=self._stream, flush=True)
-
-    def line(self, elapsed: float) -> str:
-        """Returns a line describing the stage, `elapsed` seconds after its start."""
-        done, rate = self._done * self._scale, (self._done - self._first) * self._scale / max(elapsed, 1e-9)
-        said = f"{amount(self._stage, done, self._total, self._unit)}, {wording.rate(rate)} {self._unit}/s"
-        return f"{said}, {clock((self._total - done) / rate)} left" if self._total and rate else said
+        if now - self._updated < (_SECONDS_BETWEEN_UPDATES if self._bars else _SECONDS_BETWEEN_LINES):
+            return
+        self._updated = now
+        if self._bars:
+            self._bars.update(self._task, completed=done * self._scale)
+            return
+        shown, rate = done * self._scale, (done - self._first) * self._scale / (now - self._started)
+        line = f"{amount(self._stage, shown, self._total, self._unit)}, {wording.rate(rate)} {self._unit}/s"
+        left = f", {clock((self._total - shown) / rate)} left" if self._total and rate else ""
+        print(line + left, file=self._stream, flush=True)
 
     def close(self) -> None:
         """Ends the stage and leaves the bar in its current state."""
@@ -119,7 +114,7 @@ def of_batches(stage: str, unit: str = "batches") -> Iterator[Callable[[int, int
 
 
 def make_bars(stream: TextIO) -> Any:
-    """Returns a `rich.progress.Progress` on this terminal, for the stages that `add_stage` adds."""
+    """Returns a `rich.progress.Progress` on this terminal, whose tasks have a field `unit`."""
     return rich_progress.Progress(
         rich_progress.TextColumn("{task.description}", markup=False),
         rich_progress.BarColumn(bar_width=20),
@@ -132,27 +127,6 @@ def make_bars(stream: TextIO) -> Any:
     )
 
 
-def add_stage(bars: Any, stage: str, total: float | None, unit: str = "", done: float = 0.0) -> int:
-    """Adds a stage to the bars of `make_bars` and returns its task id for `bars.update`."""
-    return bars.add_task(stage, total=total, completed=done, unit=unit)
-
-
-def print_above(bars: Any, text: str) -> None:
-    """Prints one line above the bars, without markup or wrapping."""
-    bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-@contextlib.contextmanager
-def stage(bars: Any, name: str, total: float | None = None, unit: str = "") -> Iterator[Any]:
-    """Shows a bar next to existing ones; yields a function of the units done and the total that sets it."""
-    number = add_stage(bars, name, total, unit)
-    try:
-        yield lambda done, total=total: bars.update(number, completed=done, total=total)
-    finally:
-        bars.remove_task(number)
-
-
 def clock(seconds: float) -> str:
-    """Returns a duration as `1:02:03`, or as `2:03` if it is shorter than an hour."""
-    hours, rest = divmod(int(seconds), 3600)
-    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+    """Returns a duration as `1:02:03`."""
+    return str(datetime.timedelta(seconds=int(seconds)))

@@ -7,34 +7,19 @@ import os
 import tempfile
 from collections.abc import Iterator
 
-from bert_jax.errors import UserError
-
 _kept: list[tempfile.TemporaryDirectory] = []
-
-
-def system_directory() -> str:
-    """Returns the system's directory for temporary files: $TMPDIR, or the first usable one of others.
-
-    Raises:
-        UserError: none of them can be written.
-    """
-    try:
-        return tempfile.gettempdir()
-    except FileNotFoundError as error:
-        raise UserError(f"{error.strerror}; set TMPDIR to a directory that can be written") from None
 
 
 @contextlib.contextmanager
 def directory(parent: str | None = None, prefix: str = ".bert_jax-") -> Iterator[str]:
-    """Yields a new local directory, in `parent` or the system's directory, and removes it afterwards."""
-    parent = parent or system_directory()
+    """Yields a new local directory, in `parent` or $TMPDIR, and removes it afterwards."""
     with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as path:
         yield path
 
 
 def kept_file(name: str, content: bytes) -> str:
     """Returns the path of a new temporary file, which exists until this process ends."""
-    _kept.append(tempfile.TemporaryDirectory(prefix=".bert_jax-", dir=system_directory()))
+    _kept.append(tempfile.TemporaryDirectory(prefix=".bert_jax-"))
     path = os.path.join(_kept[-1].name, name)
     with open(path, "wb") as file:
         file.write(content)

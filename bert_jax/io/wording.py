@@ -23,9 +23,7 @@ def rate(number: float) -> str:
 
 
 def size(number: int) -> str:
-    """Returns a number of bytes in the unit that shows it: "512 bytes", "15.9 kB", "73.8 MB"."""
-    if number < 1000:
-        return counted(number, "byte")
+    """Returns a number of bytes: "0.5 kB", "73.8 MB"."""
     return f"{number / 1e3:.1f} kB" if number < 99_950 else f"{number / 1e6:,.1f} MB"
 
 

@@ -98,7 +98,7 @@ def _mistakes(directory: str) -> list[str]:
     path = os.path.join(directory, ERRORS_FILE)
     if not files.exists(path):
         return []
-    lines = [line.split("\t") for line in files.read_text(path).split("\n") if line]
+    lines = [line.split("\t") for line in files.read(path).decode().split("\n") if line]
     if len(lines) < 2:
         return ["<h2>Mistakes</h2>", "<p>None.</p>"]
     note = f"The first {min(_MISTAKES, len(lines) - 1):,} of {len(lines) - 1:,} in {ERRORS_FILE}."

@@ -9,7 +9,6 @@ from typing import Any
 from bert_jax import convert, hub, tokenization
 from bert_jax.convert import families
 from bert_jax.errors import UserError
-from bert_jax.io import checks
 from bert_jax.kernels import platform
 from bert_jax.models import config as model_config
 from bert_jax.models.heads import structures
@@ -56,7 +55,7 @@ def from_training_file(
     user = f"the task {spec.name} with a model of the family {families.of(encoder).name}"
     structures.check_fields(config.model.to_dict(), task.classifier.fields, user)
     dev = split_file(config, spec, "dev")
-    message = "" if not dev or table.exists(dev) else checks.no_such_file(dev, "the rows to evaluate on")
+    message = "" if not dev or table.exists(dev) else f"{dev}: no such file; expected the rows to evaluate on"
     if message := task.batch_size_error(config.batch_size) or message:
         raise UserError(message)
     return task, task.augmented(task.read_training(path).first(config.train_rows))

@@ -275,7 +275,7 @@ class BestCheckpoint(Evaluator):
             # A run that was killed may resume from a checkpoint before evaluations that were already counted.
             since_best = 0 if is_best else best.get("since_best", 0) + (step > last_step)
             self.best = best | {"since_best": since_best, "last_step": max(step, last_step)}
-            self._workdir.write_json(BEST_FILE, json_files.sealed(self.best))
+            self._workdir.write_json(BEST_FILE, self.best)
             if is_best:
                 saved.delete_others(step)
         return is_best
@@ -297,7 +297,7 @@ class BestCheckpoint(Evaluator):
 def read_best(directory: files.PathLike) -> dict[str, Any] | None:
     """Returns the content of best.json in a work directory, or None if there is no such file."""
     path = os.path.join(directory, BEST_FILE)
-    return json_files.unsealed(json_files.read(path, _BEST), path) if files.exists(path) else None
+    return json_files.read(path, _BEST) if files.exists(path) else None
 
 
 def missed(

@@ -107,7 +107,7 @@ class MetricsWriter:
         """
         self._resumed, self._begin = step, None
         if self._bars:
-            self._steps = progress.add_stage(self._bars, "steps", self._total or None, done=step)
+            self._steps = self._bars.add_task("steps", total=self._total or None, completed=step, unit="")
             self._bars.start()
         if not self._directory:
             return
@@ -166,15 +166,21 @@ class MetricsWriter:
             of = f" of {self._total:,}" if self._total else ""
             self.message("  ".join([f"step {step:,}{of} is done", *self._time_left(step)]))
 
-    def stage(self, name: str, total: float | None = None, unit: str = ""):
-        """Returns a context that shows the progress of a stage, such as an evaluation.
+    @contextlib.contextmanager
+    def stage(self, name: str, total: float | None = None, unit: str = "") -> Iterator[Callable[..., None]]:
+        """Shows the progress of a stage, such as an evaluation.
 
-        The context yields a function (units done) or (units done, total); the latter is for totals that are
+        It yields a function (units done) or (units done, total); the latter is for totals that are
         not known in advance. Without a terminal, a stage without units says that it begins, and others how
         far they are after ten seconds without another line.
         """
         if self._bars:
-            return progress.stage(self._bars, name, total, unit)
+            task = self._bars.add_task(name, total=total, unit=unit)
+            try:
+                yield lambda done, total=total: self._bars.update(task, completed=done, total=total)
+            finally:
+                self._bars.remove_task(task)
+            return
         if not unit:
             self.message(name)
 
@@ -182,7 +188,7 @@ class MetricsWriter:
             if time.monotonic() - self._printed >= _QUIET_STAGE:
                 self.message(progress.amount(name, done, total, unit))
 
-        return contextlib.nullcontext(show)
+        yield show
 
     def notice(self, text: str) -> None:
         """Prints one line from a signal handler, which may have interrupted another print."""
@@ -199,7 +205,7 @@ class MetricsWriter:
         if not self._primary:
             return
         if self._bars:
-            progress.print_above(self._bars, text)
+            self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
             return
         try:
             print(text, flush=True)
@@ -367,7 +373,7 @@ class _WeightsAndBiases:
 
     def start(self) -> None:
         path = os.path.join(self._directory, "wandb-run.txt")
-        id_ = files.read_text(path).strip() if files.exists(path) else ""
+        id_ = files.read(path).decode().strip() if files.exists(path) else ""
         options = {} if files.is_remote(self._directory) else {"dir": self._directory}
         options |= {"id": id_, "resume": "allow"} if id_ else {}
         sys.argv[1:] = map(hide_secrets, sys.argv[1:])  # which W&B uploads, too

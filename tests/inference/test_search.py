@@ -83,7 +83,7 @@ def results(folder):
     return [*search.Index(str(folder)).search(QUERIES, 5)]
 
 
-@pytest.mark.parametrize("name", [search.INDEX, search.VECTORS, search.TEXTS])
+@pytest.mark.parametrize("name", [search.VECTORS, search.TEXTS])
 def test_no_damaged_file_is_read(index_folder, name):
     expected, rng = results(index_folder), random.Random(0)
     content = (index_folder / name).read_bytes()
@@ -92,12 +92,8 @@ def test_no_damaged_file_is_read(index_folder, name):
     try:
         for wrong in (*damaged, content[: len(content) // 2], b"", content + b"\0", bytes(len(content))):
             (index_folder / name).write_bytes(wrong)
-            try:
-                found = results(index_folder)
-            except UserError as error:
-                assert name in str(error) and "\n" not in str(error)
-            else:
-                assert name == search.INDEX and found == expected  # such as another kind of whitespace
+            with pytest.raises(UserError, match=name):
+                results(index_folder)
     finally:
         (index_folder / name).write_bytes(content)
     assert results(index_folder) == expected

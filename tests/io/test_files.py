@@ -30,7 +30,7 @@ def test_files_are_written_read_moved_and_removed(root):
     files.make_directory(f"{root}/a")
     atomic.write_text(f"{root}/a/x.txt", "one")
     atomic.write_file(f"{root}/a/y.bin", b"two")
-    assert files.read_text(f"{root}/a/x.txt") == "one" and files.size(f"{root}/a/y.bin") == 3
+    assert files.read(f"{root}/a/x.txt") == b"one" and files.size(f"{root}/a/y.bin") == 3
     assert files.names(root) == ["a"] and files.names(f"{root}/a") == ["x.txt", "y.bin"]
     assert files.walk(root) == ["a/x.txt", "a/y.bin"]
     assert files.is_directory(f"{root}/a") and files.is_file(f"{root}/a/x.txt")

@@ -148,7 +148,7 @@ def test_finetuning_evaluation_and_prediction(bucket, finetuned, run):
     assert files.read(f"{bucket}/evaluated.tsv").count(b"\n") == 17
     flags = f"--workdir={finetuned}", f"--input={bucket}/task/dev.csv", f"--output={bucket}/predicted.jsonl"
     assert "wrote gs://" in run("predict", *flags)
-    predicted = files.read_text(f"{bucket}/predicted.jsonl").splitlines()
+    predicted = files.read(f"{bucket}/predicted.jsonl").decode().splitlines()
     assert len(predicted) == 16 and "probabilities" in json.loads(predicted[0])
 
 

@@ -78,7 +78,7 @@ def _users(field: Field) -> str:
 
 def main(path: str) -> None:
     """Writes the tables of a page."""
-    atomic.write_text(path, render(files.read_text(path)))
+    atomic.write_text(path, render(files.read(path).decode()))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bert_jax.convert.formats import huggingface, peft, tensorflow1, work_directory
 from bert_jax.convert.formats.base import Format
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, files
+from bert_jax.io import files
 
 # `find` tries the formats in this order.
 FORMATS: dict[str, Format] = {
@@ -24,11 +24,7 @@ def get(name: str) -> Format:
 
 
 def find(path: files.PathLike) -> Format | None:
-    """Returns the format of the checkpoint at a path; None if there is no checkpoint.
-
-    A directory is restored first if the command that was replacing it was killed.
-    """
-    atomic.restore_directory(path)
+    """Returns the format of the checkpoint at a path; None if there is no checkpoint."""
     return next((each for each in FORMATS.values() if each.detect(path)), None)
 
 
