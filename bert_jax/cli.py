@@ -60,6 +60,7 @@ RENAMED = {
     "--meet_timeout": "--initialization_timeout",
     "--arms": "--variants",
     "--runner": "--beam_args, which runs on Apache Beam",
+    "--share": "--margin, which is 1 minus it",
     "--compilation_cache": "the environment variable JAX_COMPILATION_CACHE_DIR",
 }
 

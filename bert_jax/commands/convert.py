@@ -97,19 +97,15 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if flags.to not in (choices := (*formats.FORMATS, *EXPORTS)):
         raise UserError(f"--to={flags.to}: expected one of {', '.join(choices)}")
     to_huggingface = flags.to == "huggingface"
-    for name, valid in (
-        ("push_to", to_huggingface),
-        ("ignore", flags.to not in EXPORTS),
-    ):
-        if flags[name].present and not valid:
-            raise UserError(f"--{name} is not for --to={flags.to}; leave it out, or choose another format")
-    if flags.to in EXPORTS:
+    is_export = flags.to in EXPORTS
+    unused = ["push_to"] * (not to_huggingface) + ["ignore"] * is_export
+    if is_export or not formats.get(flags.to).takes_changes:
+        unused += CHANGES
+    shared.check_unused(flags, unused, f"--to={flags.to}")
+    if is_export:
         return _export(flags)
-    target = formats.get(flags.to)
     if flags.push_to and flags.push_to.count("/") != 1:
         raise UserError(f"--push_to={flags.push_to}: expected USER/NAME")
-    if not target.takes_changes:
-        _check_no_changes(flags)
     command = command_line("convert", flags)
     options: dict[str, Any] = {}
     if to_huggingface:
@@ -128,14 +124,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     return 0
 
 
-def _check_no_changes(flags: absl_flags.FlagValues) -> None:
-    for name in CHANGES:
-        if flags[name].present:
-            raise UserError(f"--{name} changes the model, which --to={flags.to} cannot write; leave it out")
-
-
 def _export(flags: absl_flags.FlagValues) -> int:
-    _check_no_changes(flags)
     if flags.to == "onnx":
         for package in ("onnx", "onnxruntime"):
             check_installed(package, "onnx", "--to=onnx")

@@ -66,7 +66,6 @@ def define_flags(define: Define) -> None:
     define.string("prefix", "Put before each text, as it is.", "")
     define.string("text_a", "Field of a .jsonl input that contains the text.", "text")
     define.string("text_b", "Field of a .jsonl input that contains the second text of a pair.", "")
-    define.boolean("pairs", "Each line is a pair of texts separated by a tab: two segments of one input.")
     define.boolean(
         "normalize",
         "Scale each vector to length 1. Default: as a model for sentence embeddings does, with any --pooling "
@@ -90,12 +89,10 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         except ValueError:
             raise UserError(f"--layers={flags.layers}: expected numbers such as -4,-3,-2,-1") from None
     embedding.check_output(flags.output, flags.pooling or "", flags.overwrite)
-    if flags.pairs if text_files.has_objects(flags.input) else flags.text_b:
-        raise UserError(
-            f"--input={flags.input}: pairs are lines with a tab and --pairs, or .jsonl and --text_b=FIELD"
-        )
-    text_files.check(flags.input, "--input", flags.pairs)
-    texts = text_files.read_texts(flags.input, flags.pairs, flags.text_a, flags.text_b)
+    if not text_files.has_objects(flags.input):
+        shared.check_unused(flags, ("text_a", "text_b"), "lines of text, only for .jsonl")
+    text_files.check(flags.input, "--input")
+    texts = text_files.read_texts(flags.input, flags.text_a, flags.text_b)
     compiler_options.enable_compilation_cache()
 
     model = convert.load(flags.model, log=log)
@@ -110,7 +107,9 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         dtype=flags.dtype,
         log=log,
     )
-    prefix = _prefix(embedder, flags)
+    if flags.prompt and flags.prefix:
+        raise UserError("--prompt and --prefix both name what is put before each text; give one of them")
+    prefix = flags.prefix or embedder.sentence.prompt(flags.prompt)
     began = time.monotonic()
     count = tokens = cut = blank = 0
 
@@ -131,23 +130,11 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         progress.start("embedding", text_files.count_lines(flags.input), "texts")
         embedding.write(flags.output, embedder, rows(progress))
     seconds = time.monotonic() - began
-    for number, what in ((cut, f"cut after {embedder.max_seq_length} tokens"), (blank, "blank")):
-        if number:
-            verb = "is" if number == 1 else "are"
-            log(f"warning: {number:,} of {counted(count, 'text')} {verb} {what}")
-    each = f"{embedder.width} numbers per {'token' if embedder.pooling == 'none' else 'text'}"
-    each += str(embedder.engine.unknown)
+    if cut or blank:
+        log(f"warning: {cut:,} texts were cut after {embedder.max_seq_length} tokens, {blank:,} are blank")
+    of = "token" if embedder.pooling == "none" else "text"
     print(
-        f"wrote {flags.output}: {counted(count, 'text')}, {tokens:,} tokens, {each}; "
-        f"{seconds:.1f} s, {rate(count / seconds)} texts per second"
+        f"wrote {flags.output}: {counted(count, 'text')}, {tokens:,} tokens, "
+        f"{embedder.width} numbers per {of}{embedder.engine.unknown}; {seconds:.1f} s, {rate(count / seconds)} texts per second"
     )
     return 0
-
-
-def _prefix(embedder: embedding.Embedder, flags: absl_flags.FlagValues) -> str:
-    if flags.prompt and flags.prefix:
-        raise UserError("--prompt and --prefix both name what is put before each text; give one of them")
-    try:
-        return embedder.sentence.prompt(flags.prompt) or flags.prefix
-    except UserError as error:
-        raise UserError(f"--prompt={flags.prompt}: {error}; try --prefix=TEXT") from None

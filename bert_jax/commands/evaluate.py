@@ -21,6 +21,7 @@ qrels/SPLIT.tsv; with --rerank in the order of a second model).
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -101,9 +102,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         )
     (mode,) = named
     shared.at_least(flags, rows=0)
-    for name in {name for used in _USED.values() for name in used}:
-        if flags[name].present and name not in _USED[mode]:
-            raise UserError(f"--{name} is not for --{mode}; leave it out")
+    shared.check_unused(flags, {*itertools.chain(*_USED.values())}.difference(_USED[mode]), f"--{mode}")
     compiler_options.enable_compilation_cache()
     modes = {"workdir": _of_task, "records": _of_records, "minimal_pairs": _of_minimal_pairs}
     modes.get(mode, functools.partial(_of_vectors, mode=mode))(flags)
@@ -165,17 +164,12 @@ def _of_task(flags: absl_flags.FlagValues) -> None:
     """Prints the scores of fine-tuned models."""
     directories = shared.workdirs(flags)
     if len(directories) > 1:
-        for name in _USED["workdir"]:
-            if flags[name].present:
-                raise UserError(f"--{name} is for a single run, but --workdir={flags.workdir} names several")
+        shared.check_unused(flags, _USED["workdir"], "several runs")
         return _table(directories, flags.json)
     if flags.input and flags.split:
         raise UserError("--input and --split name two files; give only one of them")
     model = shared.load_finetuned(flags, prepare=functools.partial(_labeled, flags))
     task, (path, examples) = model.task, model.prepared
-    used, of_run = task.model_config.execution.dtype, model.config.model.dtype
-    if flags.dtype == "auto" and of_run not in ("auto", used):
-        progress.log(f"computed in {used}; the run evaluated in {of_run}, as --dtype={of_run} does")
     examples.warn(progress.log)
     with progress.of_batches("evaluating") as on_batch:
         predictions = model.predict(examples, on_batch)

@@ -58,9 +58,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
         )
     if flags.model:
         return _attention(flags)
-    for name in _OF_ATTENTION:
-        if flags[name].present:
-            raise UserError(f"--{name} is not for --workdir; leave it out")
+    shared.check_unused(flags, _OF_ATTENTION, "--workdir")
     directories = shared.workdirs(flags)
     if len(directories) > 1 and not flags.output:
         raise UserError("plot needs --output=FILE.png for a picture of several runs")

@@ -77,9 +77,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     unused: tuple[str, ...] = _NOT_FOR_LINES if of_lines else _NOT_FOR_ZIP if is_zip else ()
     if is_zip and flags.split != "test":
         unused += ("split",)
-    for name in unused:
-        if flags[name].present:
-            raise UserError(f"--{name} is not for {'--input=-' if of_lines else 'a .zip'}; leave it out")
+    shared.check_unused(flags, unused, "--input=-" if of_lines else "a .zip")
     if of_lines:
         return _predict_lines(flags)
     if is_zip:

@@ -17,8 +17,8 @@ interaction).
 With --input, the texts nearest to each text_a are searched among all text_b and those of --corpus. The output
 has text_a, text_b and a list `negatives`, for --config.data.negatives=negatives of finetune/embedding; a .tsv
 has them in columns negative1, negative2 and so on. A text is no negative if it is the text_b of an equal
-text_a, or is likely to be right as well: its cosine is above --share of that of text_b, or, with --rerank,
-its score is not smaller by --margin. Rows with fewer negatives than --negatives are skipped, and counted.
+text_a, or is likely to be right as well: its cosine, or with --rerank its score, is not smaller by --margin.
+Rows with fewer negatives than --negatives are skipped, and counted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from etils import epy
 
 from bert_jax.commands import shared
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, checks, files
+from bert_jax.io import checks, files
 from bert_jax.io.progress import Progress, log
 from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define
@@ -51,8 +51,8 @@ with epy.lazy_imports():
 _BATCH = 256  # queries of a file that are computed at a time
 _DEPTH = 100  # nearest texts among which negatives are chosen
 _SHOWN = 100  # characters of a document on the terminal
-_OF_SEARCH = ("index", "text_field", "query", "queries", "top", "json")
-_OF_NEGATIVES = ("text_a", "text_b", "output", "negatives", "share", "margin")
+_OF_SEARCH = ("index", "query", "queries", "top", "json")
+_OF_NEGATIVES = ("text_a", "text_b", "output", "negatives", "margin")
 
 INSTEAD_OF_ARGUMENTS = "a query is --query=TEXT"
 
@@ -64,7 +64,6 @@ def define_flags(define: Define) -> None:
     shared.add_dtype(define)
     define.string("corpus", "Documents, one per line, or .jsonl; needed to make an index.")
     define.overwrite()
-    define.string("text_field", "Field of the text in a corpus or queries in .jsonl.", "text")
     define.strings("query", "A query. May be given several times.", [])
     define.string("queries", "File of queries, one per line, or .jsonl. Default: standard input.")
     define.integer("top", "Number of documents to show for each query.", 10)
@@ -75,8 +74,11 @@ def define_flags(define: Define) -> None:
     define.string("text_b", "Column of the second text of --input.")
     define.string("output", "File of pairs with their negatives: .jsonl or .tsv.")
     define.integer("negatives", "Number of negatives of each pair.", 4)
-    define.number("share", "Largest cosine of a negative, as a fraction of that of the pair. Default: 0.95.")
-    define.number("margin", "With --rerank: smallest difference of the scores. Default: 0.1.")
+    define.number(
+        "margin",
+        "How much smaller than that of the pair the cosine of a negative is at least, as a fraction of it "
+        "(default: 0.05), or with --rerank, its score (default: 0.1).",
+    )
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
@@ -84,17 +86,16 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     shared.at_least(flags, top=1, negatives=1)
     if bool(flags.input) == bool(flags.index):
         raise UserError("search needs --index=DIR to search in, or --input=FILE with pairs to find negatives")
-    for name in _OF_SEARCH if flags.input else _OF_NEGATIVES:
-        if flags[name].present:
-            raise UserError(f"--{name} is not for --{'input' if flags.input else 'index'}; leave it out")
+    unused, use = (_OF_SEARCH, "--input") if flags.input else (_OF_NEGATIVES, "--index")
+    shared.check_unused(flags, unused, use)
     return _find_negatives(flags) if flags.input else _search(flags)
 
 
 def _search(flags: absl_flags.FlagValues) -> int:
     if flags.query and flags.queries:
         raise UserError("--query and --queries both name queries; give one of them")
-    if flags.corpus == "-" and not (flags.query or flags.queries):
-        raise UserError("--corpus=- is read from standard input; give --query=TEXT or --queries=FILE")
+    if flags.corpus == "-":
+        raise UserError("--corpus=-: standard input has queries; expected a file")
     if files.is_remote(flags.index):
         raise UserError(f"--index={flags.index}: expected a local directory, which is mapped into memory")
     for name in ("corpus", "queries"):
@@ -139,23 +140,16 @@ def _existing(flags: absl_flags.FlagValues) -> search.Index | None:
     if not files.exists(os.path.join(flags.index, search.INDEX)):
         if not flags.corpus:
             raise UserError(f"--index={flags.index}: no index there; give --corpus=FILE to make it")
-        # What a process that was making an index left there may be replaced.
-        names = {atomic.final_name(name) for name in files.names(flags.index)}
-        parts = {search.VECTORS, search.TEXTS}
-        if not flags.overwrite and not names <= parts:
-            raise UserError(f"--index={flags.index} has other files; choose another directory")
+        checks.check_free(flags.index, flags.overwrite, "--index")
         return None
     if flags.corpus and flags.overwrite:  # also one that is damaged
         return None
     existing = search.Index(flags.index)
-    if flags.corpus:
-        digest, field = existing.settings["digests"]["corpus"], existing.settings["field"]
-        is_same = flags.corpus != "-" and digest == search.corpus_digest(flags.corpus)
-        if not is_same or field != flags.text_field:
-            raise UserError(
-                f"--index={flags.index}: made from another corpus than {flags.corpus}; leave --corpus out to "
-                "search in it, or make it anew with --overwrite"
-            )
+    if flags.corpus and existing.settings["digests"]["corpus"] != files.crc32c(flags.corpus):
+        raise UserError(
+            f"--index={flags.index}: made from another corpus than {flags.corpus}; leave --corpus out to "
+            "search in it, or make it anew with --overwrite"
+        )
     return existing
 
 
@@ -166,11 +160,10 @@ def _make(
         progress.start("embedding", text_files.count_lines(flags.corpus), "documents")
         return search.make(
             flags.index,
-            text_files.read_documents(flags.corpus, flags.text_field),
+            text_files.read_documents(flags.corpus),
             embedder,
             files.absolute(source),
             flags.corpus,
-            field=flags.text_field,
             made_by=made_by,
             progress=progress.at,
             log=lambda line: log(f"{line}{embedder.engine.unknown}"),
@@ -182,7 +175,7 @@ def _batches(flags: absl_flags.FlagValues) -> Iterator[list[text_files.Document]
     if flags.query:
         yield [text_files.Document(str(number), text) for number, text in enumerate(flags.query)]
         return
-    queries = text_files.read_documents(flags.queries or "-", flags.text_field, "--queries")
+    queries = text_files.read_documents(flags.queries or "-", flag="--queries")
     while batch := list(itertools.islice(queries, _BATCH if flags.queries else 1)):
         yield batch
 
@@ -205,12 +198,6 @@ def _find_negatives(flags: absl_flags.FlagValues) -> int:
     for name in ("model", "text_a", "text_b", "output"):
         if not flags[name].value:
             raise UserError(f"search needs --{name} with --input")
-    unused = "share" if flags.rerank else "margin"
-    if flags[unused].present:
-        raise UserError(f"--{unused} is {'not' if flags.rerank else 'only'} for --rerank; leave it out")
-    limits: dict[str, Any] = {
-        name: flags[name].value for name in ("share", "margin") if flags[name].value is not None
-    }
     checks.check_output_file(flags.output, (".jsonl", ".tsv"), overwrite=flags.overwrite)
     columns = table.Columns(flags.text_a, flags.text_b)
     examples = table.read_examples(flags.input, columns, parse_label=None)
@@ -233,8 +220,8 @@ def _find_negatives(flags: absl_flags.FlagValues) -> int:
     vectors = of_anchors, of_positives, of_candidates
     scorer = reranker.scores if reranker else None
     texts, count = (examples.texts_a, examples.texts_b, candidates), flags.negatives
-    options = limits | {"count": count, "depth": max(_DEPTH, 2 * count), "scorer": scorer}
-    found = list(search.mine(*texts, vectors, **options))
+    options: dict[str, Any] = {"count": count, "depth": max(_DEPTH, 2 * count), "margin": flags.margin}
+    found = list(search.mine(*texts, vectors, scorer=scorer, **options))
     rows = [
         (a, b, negatives)
         for a, b, negatives in zip(examples.texts_a, examples.texts_b, found, strict=True)

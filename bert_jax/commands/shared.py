@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import ml_collections
@@ -39,6 +40,13 @@ def at_least(flags: absl_flags.FlagValues, **least: float) -> None:
             raise UserError(f"--{name}={value}: expected {bound} or more")
 
 
+def check_unused(flags: absl_flags.FlagValues, names: Iterable[str], use: str) -> None:
+    """Raises a UserError if one of these flags is given, which `use` ignores."""
+    for name in names:
+        if flags[name].present:
+            raise UserError(f"--{name} is not for {use}; leave it out")
+
+
 def add_model(define: Define) -> None:
     """Defines --model and --dtype, of commands that compute with an encoder."""
     define.string("model", f"The model: {MODEL}.", required=f"DIR, the model: {MODEL}")
@@ -60,12 +68,8 @@ def add_reranker(define: Define) -> None:
     define.string("rerank", "Work directory of a fine-tuned model of pairs, which orders the results again.")
 
 
-def load_reranker(flags: absl_flags.FlagValues, candidates: int = 0) -> search.Reranker | None:
-    """Returns the model of --rerank; None without it.
-
-    Args:
-        flags: the flags of `add_reranker` and `add_dtype`.
-        candidates: number of documents to order for each query; 0 for the default.
+def load_reranker(flags: absl_flags.FlagValues, candidates: int = 100) -> search.Reranker | None:
+    """Returns the model of --rerank, which orders this number of documents for a query; None without it.
 
     Raises:
         UserError: the model does not score pairs.
@@ -73,17 +77,14 @@ def load_reranker(flags: absl_flags.FlagValues, candidates: int = 0) -> search.R
     if not flags.rerank:
         return None
     model = predictor.Predictor(flags.rerank, log=progress.log, dtype=flags.dtype)
-    return search.Reranker(model, candidates or search.CANDIDATES, progress.log)
+    return search.Reranker(model, candidates, progress.log)
 
 
 def add_finetuned(define: Define, workdir: str, output: str, required: str = WORKDIR) -> None:
     """Defines the flags of commands that use the work directory of a fine-tuning run.
 
-    Args:
-        define: the flags to which they are added.
-        workdir: what several work directories in --workdir mean.
-        output: the help text of --output.
-        required: what has to be given as --workdir; "" if the command can do without.
+    `workdir` says what several work directories mean, and `output` is the help text of --output. `required`
+    is what has to be given as --workdir; "" if the command can do without.
     """
     define.string("workdir", f"Work directory of `bert-jax finetune`; {workdir}.", required=required)
     define.string("output", output)
@@ -100,24 +101,15 @@ def add_finetuned(define: Define, workdir: str, output: str, required: str = WOR
 def load_finetuned(flags: absl_flags.FlagValues, **options) -> predictor.Predictor:
     """Returns the model of a fine-tuning run, as the flags of `add_finetuned` choose it."""
     compiler_options.enable_compilation_cache()
-    options = {"log": progress.log, "overrides": overrides(flags), "dtype": flags.dtype} | options
+    threshold = flags.null_score_diff_threshold
+    overrides = {} if threshold is None else {"null_score_diff_threshold": threshold}
+    options |= {"log": progress.log, "overrides": overrides, "dtype": flags.dtype}
     return predictor.Predictor(flags.workdir, flags.step, **options)
 
 
-def overrides(flags: absl_flags.FlagValues) -> dict[str, Any]:
-    """Returns the fields of a run's config that flags of `add_finetuned` set."""
-    value = flags.null_score_diff_threshold
-    return {} if value is None else {"null_score_diff_threshold": value}
-
-
 def workdirs(flags: absl_flags.FlagValues) -> list[str]:
-    """Returns the work directories of --workdir, which are separated by commas.
-
-    Raises:
-        UserError: there are none, or one is empty.
-    """
-    paths = comma_lists.paths(flags.workdir)
-    if not paths:
+    """Returns the work directories of --workdir, which are separated by commas; raises UserError for none."""
+    if not (paths := comma_lists.paths(flags.workdir)):
         raise UserError(f"--workdir={flags.workdir}: expected work directories with commas between")
     return paths
 
@@ -130,35 +122,19 @@ def check_predictions_file(flags: absl_flags.FlagValues, task: Any) -> None:
 
 
 def input_file(flags: absl_flags.FlagValues, model: predictor.Predictor) -> str:
-    """Returns the file of --input or --split, by default the run's evaluation file.
-
-    Raises:
-        UserError: the run has no file of that split.
-    """
+    """Returns the file of --input or --split, by default the run's evaluation file; else raises UserError."""
     split = flags.split or "dev"
-    path = flags.input or model.file(split)
-    if not path:
-        raise UserError(f"--split={split}: the run has no such file; give --input=FILE")
-    return path
+    if path := flags.input or model.file(split):
+        return path
+    raise UserError(f"--split={split}: the run has no such file; give --input=FILE")
 
 
 def add_run(define: Define, command: str, contents: str) -> None:
-    """Defines the flags of commands that train: --config, --workdir, and those of several processes.
-
-    Args:
-        define: the flags to which they are added.
-        command: the command.
-        contents: what the work directory contains.
-    """
+    """Defines the flags of commands that train; --workdir contains `contents`."""
     config_flag.add(define, command, "The run.")
     define.string(
         "workdir", f"Directory for {contents}.", required="DIR, a new directory or that of a run to resume"
     )
-    add_processes(define)
-
-
-def add_processes(define: Define) -> None:
-    """Defines how many processes a run has, how they find each other and how long they wait."""
     define.string("profile_steps", "FIRST:LAST: write a profile of these steps to WORKDIR/profile.", "")
     define.choice(
         "distributed",
@@ -212,12 +188,7 @@ def start_processes(flags: absl_flags.FlagValues) -> dict[str, Any]:
 def pretraining_config(
     flags: absl_flags.FlagValues, given: ml_collections.ConfigDict
 ) -> pretrain_config.PretrainConfig:
-    """Returns the configuration of a pre-training run that is not started.
-
-    Args:
-        flags: the flags of the command, whose `--config.model.*` precede the sizes of a checkpoint.
-        given: the value of --config, or what stands in for it.
-    """
+    """Returns the configuration of a pre-training run that is not started; `given` is that of --config."""
     typed = pretrain_config.pretraining(given)
     config, adopted = pretrain.adopt_architecture(typed, config_flag.overridden(flags, "model."))
     if adopted:

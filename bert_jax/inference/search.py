@@ -33,7 +33,6 @@ _SCHEMA = {
     "version": int,
     "checkpoint": str,
     "corpus": str,
-    "field": str,
     "digests": {str: int},
     "model": dict,
 }
@@ -168,7 +167,6 @@ def make(
     corpus: str,
     *,
     made_by: Mapping[str, Any],
-    field: str = "text",
     progress: Callable[[int], None] = lambda done: None,
     log: Callable[[str], None] = print,
 ) -> Index:
@@ -180,16 +178,15 @@ def make(
         documents: the corpus.
         embedder: makes the vectors.
         checkpoint: the absolute path or URL of the model.
-        corpus: the path or URL of the corpus; "-" for standard input.
+        corpus: the path or URL of the corpus.
         made_by: the `fingerprint` of the model.
-        field: the field of the texts in it.
         progress: called with the number of documents that have been embedded.
         log: called with one line at the end.
 
     Raises:
         UserError: the corpus has no document.
     """
-    digests = {"corpus": corpus_digest(corpus)}  # before it is read: a change meanwhile is noticed later
+    digests = {"corpus": files.crc32c(corpus)}  # before it is read: a change meanwhile is noticed later
     documents = iter(documents)
     first = next(documents, None)  # a corpus that cannot be read is reported before anything is written
     if first is None:
@@ -212,7 +209,6 @@ def make(
         "version": _VERSION,
         "checkpoint": checkpoint,
         "corpus": corpus,
-        "field": field,
         "digests": digests,
         "model": dict(made_by),
     }
@@ -220,11 +216,6 @@ def make(
     seconds = time.monotonic() - began
     log(f"{directory}: {counted(count, 'document')}, {embedder.width} numbers each; {seconds:.1f} s")
     return Index(directory)
-
-
-def corpus_digest(path: str) -> int:
-    """Returns a digest of the file of a corpus; 0 for standard input."""
-    return files.crc32c(path) if path != "-" else 0
 
 
 class Reranker:
@@ -292,8 +283,7 @@ def mine(
     *,
     count: int = 4,
     depth: int = 100,
-    share: float = 0.95,
-    margin: float = 0.1,
+    margin: float | None = None,
     scorer: Callable[[Sequence[tuple[str, str]]], np.ndarray] | None = None,
 ) -> Iterator[list[str]]:
     """Yields the hard negatives of each anchor, the nearest first; fewer than `count` if there are no more.
@@ -307,9 +297,9 @@ def mine(
         vectors: float32 [N, H], [N, H] and [C, H], of length 1, of these.
         count: number of negatives of each anchor.
         depth: number of nearest candidates to look at.
-        share: largest cosine of a negative, as a fraction of the positive's cosine (de Souza P. Moreira et
-            al. 2024, who found .95 to be best), and as far below it if that is negative; without a scorer.
-        margin: smallest difference of the scores of the positive and of a negative, with a scorer.
+        margin: how much smaller than that of the positive the cosine of a negative is at least, as a fraction
+            of the latter's size (de Souza P. Moreira et al. 2024 found the default, 0.05, to be best); with a
+            scorer, the smallest difference of the scores, 0.1 by default.
         scorer: the scores of a model that reads both texts of a pair; None to use the cosines.
     """
     of_anchors, of_positives, of_candidates = vectors
@@ -325,11 +315,12 @@ def mine(
             near.append([(text, cosine) for text, cosine in pairs if text not in known[anchor]])
         if scorer is None:
             of_pairs = np.sum(of_anchors[some] * of_positives[some], axis=-1)
-            limits = of_pairs - (1 - share) * np.abs(of_pairs)
+            limits = of_pairs - (0.05 if margin is None else margin) * np.abs(of_pairs)
         else:
             texts = [(anchor, x) for anchor, row in zip(anchors[some], near, strict=True) for x, _ in row]
             scores = iter(np.asarray(scorer(texts)).tolist())
             near = [[(text, next(scores)) for text, _ in row] for row in near]
-            limits = np.asarray(scorer([*zip(anchors[some], positives[some], strict=True)])) - margin
+            limits = np.asarray(scorer([*zip(anchors[some], positives[some], strict=True)]))
+            limits -= 0.1 if margin is None else margin
         for row, limit in zip(near, limits, strict=True):
             yield [text for text, score in row if score <= limit][:count]

@@ -28,9 +28,9 @@ class Document:
     text: str
 
 
-def check(path: str, flag: str, pairs: bool = False) -> None:
+def check(path: str, flag: str) -> None:
     """Raises UserError unless a path is a file of texts, or "-" for standard input; `flag` named it."""
-    is_table = compression.strip_suffix(path).lower().endswith(".csv" if pairs else (".csv", ".tsv"))
+    is_table = compression.strip_suffix(path).lower().endswith((".csv", ".tsv"))
     if is_table or (path != "-" and not files.is_file(path)):
         what = "a table" if is_table else "no such file"
         raise UserError(f"{flag}={path}: {what}; expected a file with one text per line, or .jsonl")
@@ -77,14 +77,13 @@ def read_documents(path: str, field: str = "text", flag: str = "--corpus") -> It
         yield Document(encodable(str(next(ids, number))), f"{title} {row[field]}".strip())
 
 
-def read_texts(path: str, pairs: bool = False, text_a: str = "text", text_b: str = "") -> Iterator[Text]:
+def read_texts(path: str, text_a: str = "text", text_b: str = "") -> Iterator[Text]:
     """Yields the texts of a file, including blank ones, so that results correspond to lines.
 
     Args:
         path: the path of a file with one text per line, or with one JSON object per line if the name ends in
             .jsonl; "-" for lines from standard input. Files with the suffix .gz, .bz2, .xz or .zst are
             decompressed.
-        pairs: whether each line has two texts, separated by a tab.
         text_a: the field of the text in .jsonl files.
         text_b: the field of the second text of a pair in .jsonl files; "" for single texts.
 
@@ -95,13 +94,7 @@ def read_texts(path: str, pairs: bool = False, text_a: str = "text", text_b: str
         for row in _objects(path, *filter(None, (text_a, text_b))):
             yield (row[text_a], row[text_b]) if text_b else row[text_a]
         return
-    for number, line in enumerate(lines(path), 1):
-        texts = line.split("\t") if pairs else [line]
-        if pairs and len(texts) != 2:
-            raise UserError(
-                f"{path}:{number}: expected two texts with one tab between them, found {len(texts) - 1}"
-            )
-        yield (texts[0], texts[1]) if pairs else line
+    yield from lines(path)
 
 
 def lines(path: str) -> Iterator[str]:

@@ -175,11 +175,11 @@ class MetricsWriter:
         far they are after ten seconds without another line.
         """
         if self._bars:
-            task = self._bars.add_task(name, total=total, unit=unit)
+            bars, task = self._bars, self._bars.add_task(name, total=total, unit=unit)
             try:
-                yield lambda done, total=total: self._bars.update(task, completed=done, total=total)
+                yield lambda done, total=total: bars.update(task, completed=done, total=total)
             finally:
-                self._bars.remove_task(task)
+                bars.remove_task(task)
             return
         if not unit:
             self.message(name)

@@ -131,7 +131,8 @@ def test_an_interrupted_index_is_made_anew(search, tmp_path, monkeypatch):
     # As SIGKILL leaves them, on another machine.
     for name in ("vectors.npy", "texts.jsonl"):
         (tmp_path / "index" / f"{name}.tmp-host-1-2-abcdef").write_text("a")
-    assert len(search("--query=one", "--json")[0]["results"]) == 10
+    search("--query=one", code=2)
+    assert len(search("--query=one", "--json", "--overwrite")[0]["results"]) == 10
 
 
 def test_an_index_is_searched_only_as_it_was_made(search, tmp_path, model, checkpoint):

@@ -34,7 +34,7 @@ class Embedder:
             yield types.SimpleNamespace(values=QUERIES[int(text[-1]) % 8] + int(text[-2:]) / 100)
 
 
-def make(directory, documents, corpus="-", embedder=Embedder):
+def make(directory, documents, corpus=__file__, embedder=Embedder):
     options = dict(made_by={"weights": "x", "prefix": ""}, log=lambda line: None)
     return search.make(str(directory), documents, embedder(), "model", corpus, **options)
 
@@ -137,13 +137,13 @@ def test_runs_whose_score_is_not_known(tmp_path, vocabulary, task, labels, messa
         Reranker(ranker, log=lambda line: None)
 
 
-def negatives_by_hand(anchors, positives, candidates, vectors, count, depth, share, margin, scorer):
+def negatives_by_hand(anchors, positives, candidates, vectors, count, depth, margin, scorer):
     for i, (anchor, positive) in enumerate(zip(anchors, positives, strict=True)):
         right = {p for a, p in zip(anchors, positives, strict=True) if a == anchor} | {anchor}
         cosines = vectors[2] @ vectors[0][i]
         near = np.argsort(-cosines, kind="stable")[:depth]
         cosine = vectors[0][i] @ vectors[1][i]
-        limit = cosine * (share if cosine > 0 else 2 - share)
+        limit = cosine - margin * abs(cosine)
         chosen = []
         for number in near:
             text, score = candidates[number], cosines[number]
@@ -168,7 +168,7 @@ def test_negatives_are_near_and_not_right(seed, count, scored):
     def score(pairs):
         return np.array([float(int(a[1:]) * 7 % 5 - int(b[1:]) * 3 % 4) for a, b in pairs])
 
-    options = dict(count=count, depth=count + 4, share=0.8, margin=0.3, scorer=score if scored else None)
+    options = dict(count=count, depth=count + 4, margin=0.2, scorer=score if scored else None)
     found = list(mine(anchors, positives, candidates, vectors, **options))
     assert found == list(negatives_by_hand(anchors, positives, candidates, vectors, **options))
 
@@ -185,7 +185,7 @@ def test_hard_negatives_of_a_file_are_read_by_training(tmp_path, vocabulary):  #
         "--text_a=q",
         "--text_b=a",
         "--negatives=2",
-        "--share=1.5",
+        "--margin=-0.5",
         f"--corpus={tmp_path / 'more.txt'}",
     ]
     for name, negatives in (("out.jsonl", "negatives"), ("out.tsv", "negative1,negative2")):
