@@ -213,7 +213,7 @@ def parse_flags(
     flags.set_gnu_getopt(True)
     define = Define(flags)
     module.define_flags(define)
-    if _asks_for_help(argv):
+    if any(arg in _HELP for arg in itertools.takewhile("--".__ne__, argv)):
         print(_command_help(module, name, define))
         return None, []
     try:
@@ -223,19 +223,14 @@ def parse_flags(
     except absl_flags.Error as error:
         raise UserError(str(error).removeprefix("flag ")) from error
     if args and not hasattr(module, "ARGUMENTS"):
-        hint = "quote patterns, as in --input='DIR/*'" if "input_format" in flags else ""
-        hint = getattr(module, "INSTEAD_OF_ARGUMENTS", hint)
-        message = f"{name} takes no arguments besides its flags, but got {args[0]!r}"
-        raise UserError("; ".join(filter(None, (message, hint))))
+        raise UserError(
+            f"{name} takes no arguments besides its flags, but got {args[0]!r}; texts and files are values of "
+            f"flags, and patterns need quotes; bert-jax {name} --help shows the flags"
+        )
     for flag, expected in define.required.items():
         if not flags[flag].value:
             raise UserError(f"{name} needs --{flag}={expected}; bert-jax {name} --help shows the flags")
     return flags, args
-
-
-def _asks_for_help(argv: Sequence[str]) -> bool:
-    """True if an argument before a "--" is --help, or a short form of it."""
-    return any(arg in _HELP for arg in itertools.takewhile("--".__ne__, argv))
 
 
 def _with_home(arg: str) -> str:
@@ -245,7 +240,6 @@ def _with_home(arg: str) -> str:
 
 
 def _unknown_flag(command: str, define: Define, unknown: str) -> str:
-    """Returns the message for a flag that a command does not have."""
     names = list(define.values)
     if f"--{unknown}" in RENAMED:
         return f"{command} has no flag --{unknown}; it is now {RENAMED[f'--{unknown}']}"

@@ -145,8 +145,8 @@ def check_backend(probed: Mapping[str, Any], present: Sequence[str]) -> Iterator
     """Compares what `probe` returned with the accelerators of the machine."""
     platforms = os.environ.get("JAX_PLATFORMS", "")
     install = _INSTALL[present[0]] if present else "pip install -U jax"
+    fix = f"unset JAX_PLATFORMS (it is {platforms!r})" if platforms else install
     if "error" in probed:
-        fix = f"unset JAX_PLATFORMS (it is {platforms!r}), then bert-jax doctor" if platforms else install
         yield Check("devices", PROBLEM, probed["error"], fix)
         return
     text = f"{probed['devices']} x {probed['kind']} ({probed['platform']})"
@@ -154,52 +154,41 @@ def check_backend(probed: Mapping[str, Any], present: Sequence[str]) -> Iterator
         text += f", {probed['memory_limit'] / GIB:.1f} GiB each"
     if probed["platform"] == "cpu" and present:
         text += f"; the {present[0]} device of this machine is not used"
-        if platforms == "cpu":
-            yield Check("devices", WARNING, text, "unset JAX_PLATFORMS")
-        else:
-            yield Check("devices", PROBLEM, text, install)
+        yield Check("devices", WARNING if platforms == "cpu" else PROBLEM, text, fix)
     else:
         yield Check("devices", OK, text)
     if wrong := ", ".join(f"{dtype} off by {value:.1%}" for dtype, value in probed["wrong_matmuls"].items()):
-        fix = f"unset XLA_FLAGS and run bert-jax doctor again; if the problem remains, {install}"
-        yield Check("compilation", PROBLEM, f"matmuls are wrong: {wrong}", fix)
+        yield Check("compilation", PROBLEM, f"matmuls are wrong: {wrong}", f"unset XLA_FLAGS, or {install}")
     else:
         yield Check("compilation", OK, "matmuls are correct")
     for name, problem, difference in probed["kernels"]:
         if problem:
-            fix = "runs use XLA instead, so none is needed; please report this line"
-            yield Check("kernels", WARNING, f"{name}: {problem}", fix)
+            yield Check("kernels", WARNING, f"{name}: {problem}", "none needed: runs use XLA instead")
         else:
             yield Check("kernels", OK, f"{name}: agrees with XLA to {difference:.1%}")
 
 
 def check_directory(path: str) -> Iterator[Check]:
-    """Writes, renames, reads and removes a small file, as checkpoints do.
-
-    Args:
-        path: a directory or a URL. If the directory does not exist, its nearest existing parent is used.
-    """
-    remote = files.is_remote(path)
+    """Writes, renames, reads and removes a small file in a directory, or in its nearest parent."""
     directory = files.absolute(path)
-    while not remote and not os.path.exists(directory):
+    is_remote = files.is_remote(path)
+    while not is_remote and not os.path.exists(directory):
         directory = os.path.dirname(directory)
     content = os.urandom(4096)
     place = os.path.join(directory, f".doctor-{uuid.uuid4().hex}")
     try:
         atomic.write_file(place, content)
         files.move(place, f"{place}-renamed")
-        intact = files.read(f"{place}-renamed") == content
+        is_intact = files.read(f"{place}-renamed") == content
+        problem = "" if is_intact else "a file has other contents than were written"
         files.remove(f"{place}-renamed")
     except OSError as error:
-        detail = f"{directory}: {getattr(error, 'strerror', None) or error}"
-        yield Check("write access", PROBLEM, detail, "choose another --workdir")
-        return
-    if not intact:
-        detail = f"{directory}: a file has other contents than were written"
-        yield Check("write access", PROBLEM, detail, "choose a --workdir on another disk")
+        problem = error.strerror or str(error)
+    if problem:
+        yield Check("write access", PROBLEM, f"{directory}: {problem}", "choose another --workdir")
         return
     yield Check("write access", OK, directory)
-    if not remote:
+    if not is_remote:
         free = shutil.disk_usage(directory).free
         yield _check_space("disk", free, "three checkpoints of base need 4 GB, of large 12 GB")
 

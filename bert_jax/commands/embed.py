@@ -27,8 +27,6 @@ with epy.lazy_imports():
     from bert_jax.inference import embedding, text_files
     from bert_jax.parallel import compiler_options
 
-INSTEAD_OF_ARGUMENTS = shared.TEXTS_ARE_INPUT
-
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
@@ -135,6 +133,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     of = "token" if embedder.pooling == "none" else "text"
     print(
         f"wrote {flags.output}: {counted(count, 'text')}, {tokens:,} tokens, "
-        f"{embedder.width} numbers per {of}{embedder.engine.unknown}; {seconds:.1f} s, {rate(count / seconds)} texts per second"
+        f"{embedder.width} numbers per {of}{embedder.engine.unknown}; {seconds:.1f} s, "
+        f"{rate(count / seconds)} texts per second"
     )
     return 0

@@ -15,7 +15,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from absl import flags as absl_flags
@@ -35,7 +35,6 @@ with epy.lazy_imports():
 
 _KINDS = "records, a vocabulary, a work directory or a checkpoint"
 _MOST_PROBLEMS = 20
-_FORMS = {"seed": "{}", "sampling_exponent": "{:g}", "used": "{:.2f} times"}
 _SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")  # named first
 
 _METADATA = "_CHECKPOINT_METADATA"  # a file of each step
@@ -103,25 +102,29 @@ def inspect_checkpoints(path: str):
     is_step = files.exists(os.path.join(path, _METADATA))
     report = inspection.Report(path, "checkpoint" if is_step else "work directory")
     steps = {files.name(files.absolute(path)): path}  # by the names that the report has for them
-    if report.kind == "work directory":
-        directory = os.path.join(path, "checkpoints")
-        names = files.names(directory)
+    if not is_step:
+        names = files.names(os.path.join(path, "checkpoints"))
         report.facts["set_aside"] = sorted(name for name in names if name.startswith("bad-"))
-        steps = {name: os.path.join(directory, name) for name in _in_order(names)}
+        steps = {}
+        for folder, prefix in ((run_directory.BEST, f"{run_directory.BEST}/"), ("checkpoints", "")):
+            names = filter(checkpoint.is_step, files.names(os.path.join(path, folder)))
+            steps |= {f"{prefix}{name}": os.path.join(path, folder, name) for name in sorted(names, key=int)}
         if not steps:
-            report.problems.append(f"{directory} contains no checkpoint")
-        best = os.path.join(path, run_directory.BEST)
-        of_best = _in_order(files.names(best)) if files.exists(best) else []
-        steps = {f"{run_directory.BEST}/{name}": os.path.join(best, name) for name in of_best} | steps
+            report.problems.append(f"{path} contains no checkpoint")
     for name, step in steps.items():
         try:
             leaves = checkpoint.verify(step)
         except UserError as error:
             report.problems.append(str(error))
             continue
-        facts = report.facts[name] = _describe(leaves)
-        names = (name.removeprefix("params/") for name in facts["shapes"])
-        report.facts["parts"] = _parts(names)  # the same for all steps of a run
+        shapes = {name: list(leaf.shape) for name, leaf in leaves.items() if name.startswith("params/")}
+        report.facts[name] = {
+            "leaves": len(leaves),
+            "parameters": sum(map(math.prod, shapes.values())),
+            "dtypes": sorted({leaf.dtype for leaf in leaves.values()}),
+            "shapes": shapes,
+        }
+        report.facts["parts"] = _parts(name.removeprefix("params/") for name in shapes)  # of any step
     try:
         run_directory.find_root(path)
     except UserError:  # a checkpoint that stands alone
@@ -133,17 +136,12 @@ def inspect_checkpoints(path: str):
     return report
 
 
-def _in_order(names: Sequence[str]) -> list[str]:
-    """Returns those of some names that are steps, in their order."""
-    return sorted(filter(checkpoint.is_step, names), key=int)
-
-
 def inspect_model(path: str):
     """Returns a report on a checkpoint in another format, such as a Hugging Face folder."""
-    found = convert.detect(path)
-    report = inspection.Report(path, found.title)
+    format_ = convert.detect(path)
+    report = inspection.Report(path, format_.title)
     try:
-        model = found.read(path)
+        model = format_.read(path)
     except UserError as error:
         report.problems.append(str(error))
         return report
@@ -176,26 +174,15 @@ def _family(config: model_config.EncoderConfig, tokenizer: tokenization.Tokenize
     return {
         "family": families.of(config).name,
         "architecture": {name: own[name] for name in sizes},
-        "unlike_bert": {name: f"{x:g}" if isinstance(x, float) else x for name, x in other.items()},
+        "unlike_bert": other,
         "vocabulary": vocabulary,
     }
 
 
-def _describe(leaves: dict[str, Any]) -> dict[str, Any]:
-    shapes = {name: list(leaf.shape) for name, leaf in leaves.items() if name.startswith("params/")}
-    return {
-        "leaves": len(leaves),
-        "parameters": sum(map(math.prod, shapes.values())),
-        "dtypes": sorted({leaf.dtype for leaf in leaves.values()}),
-        "shapes": shapes,
-    }
-
-
 def lines(report) -> Iterator[str]:
-    """Yields the lines of a report; facts that are zero or empty are not shown."""
+    """Yields the lines of a report; facts that are empty are not shown."""
     yield f"{report.path}: {report.kind}"
-    for name, value in report.facts.items():
-        yield from (f"  {line}" for line in _fact_lines(name, value))
+    yield from _fact_lines(report.facts, "  ")
     for example in report.examples:
         yield f"  {example}"
     for problem in report.problems[:_MOST_PROBLEMS]:
@@ -206,33 +193,19 @@ def lines(report) -> Iterator[str]:
         yield "  sound"
 
 
-def _fact_lines(name: str, value: Any) -> Iterator[str]:
-    if name in ("shapes", "examples") or not (value or name == "seed"):
-        return
-    if name == "sequence_lengths":
-        yield "length of sequences:"
-        yield from (f"  {line}" for line in inspection.text_histogram(value))
-    elif name == "sequences_per_row":
-        rows = enumerate(value)
-        yield "sequences per row: " + ", ".join(f"{i}: {n / sum(value):.1%}" for i, n in rows if n)
-    elif name == "reasons":
-        yield f"{name}: " + ", ".join(f"{key!r} {count:,}" for key, count in value.items())
-    elif isinstance(value, dict):
-        plain = {key: inner for key, inner in value.items() if not isinstance(inner, dict | list)}
-        shown = ", ".join(f"{key} {_number(key, inner)}" for key, inner in plain.items())
-        yield f"{name}: {shown}".rstrip()
-        for key, inner in value.items():
-            if key not in plain:
-                yield from (f"  {line}" for line in _fact_lines(key, inner))
-    else:
-        shown = ", ".join(map(str, value)) if isinstance(value, list) else _number(name, value)
-        yield f"{name}: {shown}"
-
-
-def _number(name: str, value: Any) -> str:
-    """Returns the value of a fact as text: a float as a percentage, unless its name has another form."""
-    if name in _FORMS:
-        return _FORMS[name].format(value)
-    if isinstance(value, float):
-        return f"{value:.2%}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+def _fact_lines(facts: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for name, value in facts.items():
+        if name in ("shapes", "examples") or value in ("", [], {}, None):
+            continue
+        if isinstance(value, dict):
+            yield f"{indent}{name}:"
+            yield from _fact_lines(value, indent + "  ")
+        elif name == "sequence_lengths":
+            yield f"{indent}length of sequences:"
+            yield from (f"{indent}  {line}" for line in inspection.text_histogram(value))
+        elif isinstance(value, list):
+            yield f"{indent}{name}: {', '.join(map(str, value))}"
+        elif isinstance(value, float):
+            yield f"{indent}{name}: {value:.4g}"
+        else:
+            yield f"{indent}{name}: {value:,}" if type(value) is int else f"{indent}{name}: {value}"

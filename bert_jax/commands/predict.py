@@ -34,8 +34,6 @@ with epy.lazy_imports():
     from bert_jax.tasks import glue, setup
     from bert_jax.tasks import predictions as task_predictions
 
-INSTEAD_OF_ARGUMENTS = shared.TEXTS_ARE_INPUT
-
 _COLUMNS = ("text_a", "text_b", "id")
 # Flags that a .zip does not use, and flags that --input=- does not use.
 _NOT_FOR_ZIP = (*_COLUMNS, "input", "format", "step", "null_score_diff_threshold")

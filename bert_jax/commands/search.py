@@ -54,8 +54,6 @@ _SHOWN = 100  # characters of a document on the terminal
 _OF_SEARCH = ("index", "query", "queries", "top", "json")
 _OF_NEGATIVES = ("text_a", "text_b", "output", "negatives", "margin")
 
-INSTEAD_OF_ARGUMENTS = "a query is --query=TEXT"
-
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""

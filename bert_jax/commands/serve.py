@@ -18,7 +18,6 @@ or authentication. SIGTERM and Ctrl-C finish the requests that are being answere
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from typing import Any
@@ -66,16 +65,14 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     compiler_options.enable_compilation_cache()
     served = _services(flags)
     began = time.monotonic()
-    programs = sum(_warm_up(service, flags.batch_size) for service in served)
-    name = _model_name(flags.model or flags.workdir)
+    programs = 0
+    for service in served:
+        with of_batches(f"compiling /{service.name}", "programs") as on_program:
+            programs += service.warm_up(flags.batch_size, on_program)
+    name = model_card.public_path(files.absolute(flags.model or flags.workdir))
     server = http.Server(served, name, most=flags.batch_size)
     log(f"{counted(programs, 'program')} compiled in {time.monotonic() - began:.1f} s")
     return _serve(server.app, flags.host, flags.port, server.paths)
-
-
-def _model_name(path: str) -> str:
-    """Returns the name of a model: that of its folder, with the run of a step, such as mini/best/100."""
-    return model_card.public_path(files.absolute(path))
 
 
 def _check_address(host: str, port: int) -> None:
@@ -85,10 +82,7 @@ def _check_address(host: str, port: int) -> None:
         for family, _, _, _, address in found:
             socket.create_server(address, family=family).close()
     except (OSError, UnicodeError, OverflowError) as error:
-        number = getattr(error, "errno", None) or 0
-        # In place of the text of create_server, which repeats the address.
-        reason = os.strerror(number) if number > 0 else getattr(error, "strerror", None) or error
-        raise UserError(_CANNOT_LISTEN.format(host, port, f" ({reason})")) from None
+        raise UserError(_CANNOT_LISTEN.format(host, port, f" ({error})")) from None
 
 
 def _services(flags: absl_flags.FlagValues) -> list[http.Service]:
@@ -106,12 +100,6 @@ def _services(flags: absl_flags.FlagValues) -> list[http.Service]:
         options = dict(batch_size=flags.batch_size, dtype=flags.dtype)
         found.append(http.prediction(predictor.Predictor(flags.workdir, log=log, **options)))
     return found
-
-
-def _warm_up(service: http.Service, most: int) -> int:
-    """Compiles what a service needs, with a bar, and returns the number of programs."""
-    with of_batches(f"compiling /{service.name}", "programs") as on_program:
-        return service.warm_up(most, on_program)
 
 
 def _serve(application: Any, host: str, port: int, paths: list[str]) -> int:

@@ -26,9 +26,6 @@ with epy.lazy_imports():
 WORKDIR = "DIR, the work directory of a fine-tuning run"
 MODEL = "a work directory or step of bert-jax, a Hugging Face folder, or a TF1 prefix"
 
-# What to do instead of giving texts as arguments.
-TEXTS_ARE_INPUT = "give texts in a file, --input=FILE, or as lines of standard input, --input=-"
-
 _STALL_SECONDS = 900.0  # of runs with several processes; a single one may be suspended for any time
 
 

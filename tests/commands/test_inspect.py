@@ -41,7 +41,7 @@ def test_every_step_of_a_work_directory(workdir, capsys):
         assert report["facts"][step]["parameters"] == 30
         assert report["facts"][step]["shapes"]["params/encoder/kernel"] == [4, 6]
     assert cli.main(["inspect", str(workdir)]) == 0
-    assert "parameters 30" in capsys.readouterr().out
+    assert "parameters: 30" in capsys.readouterr().out
 
 
 def test_the_best_checkpoint_is_verified_too(workdir, capsys):
