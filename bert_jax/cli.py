@@ -224,8 +224,8 @@ def parse_flags(
         raise UserError(str(error).removeprefix("flag ")) from error
     if args and not hasattr(module, "ARGUMENTS"):
         raise UserError(
-            f"{name} takes no arguments besides its flags, but got {args[0]!r}; texts and files are values of "
-            f"flags, and patterns need quotes; bert-jax {name} --help shows the flags"
+            f"{name} takes no arguments besides its flags, but got {args[0]!r}; patterns need quotes, as in "
+            f"--input='DIR/*'; bert-jax {name} --help shows the flags"
         )
     for flag, expected in define.required.items():
         if not flags[flag].value:
