@@ -10,8 +10,8 @@ r"""Fine-tune a model: labels, numbers, multiple choice, questions, tags of word
 
 Files are TSV, CSV or JSON lines; columns go by name, or by number from 0. The labels are those of the
 training file. Run the same command again to resume. The work directory keeps the checkpoint that is best on
-the evaluation file, its predictions and a model card. --seeds=5 runs five times and reports median, best and
-spread; --grid tries values of a field and may be given several times.
+the evaluation file, its predictions and a model card. --seeds=5 runs five times and reports mean and standard
+deviation; --grid tries values of a field and may be given several times.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def define_flags(define: Define) -> None:
     define.integer(
         "seeds",
         "Run this many times, with the seeds config.seed, config.seed + 1 and so on, each in its own "
-        "directory, and print median, best and spread.",
+        "directory, and print mean and standard deviation.",
     )
     define.strings(
         "grid",
@@ -59,11 +59,11 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     options = {"explicit": config_flag.overridden(flags, "model."), "command_line": command, **fit_options}
     compiler_options.enable_compilation_cache()
     if flags.seeds is not None or flags.grid:
-        seeds = 1 if flags.seeds is None else flags.seeds
-        points = sweep.parse_grid(flags.grid)
-        summaries = sweep.run_grid(flags.config, flags.workdir, seeds, points, **options)
-        log("\n".join(sweep.grid_table(summaries)))
-        best_run = sweep.best_run(flags.workdir, summaries[0], flags.config)
+        grid = sweep.grid(flags.config, flags.grid, 1 if flags.seeds is None else flags.seeds)
+        work = sweep.Sweep(grid, flags.workdir, **options)
+        work.run()
+        log(work.report())
+        best_run = work.summaries()[0]["best"]
         if files.exists(best_run):
             _log_next(flags.config.task, best_run, best_run, log)
         return 0

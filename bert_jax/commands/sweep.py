@@ -28,8 +28,6 @@ with epy.lazy_imports():
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import sweep
 
-_UNITS = {"steps": int, "tokens": int, "seconds": float}
-
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
@@ -59,36 +57,26 @@ def define_flags(define: Define) -> None:
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     experiment = sweep.load_experiment(flags.experiment)
-    if flags.seeds is not None:
-        if flags.seeds < 1:
-            raise UserError(f"--seeds={flags.seeds}: expected 1 or more")
-        experiment = dataclasses.replace(experiment, seeds=flags.seeds)
-    if flags.budget:
-        experiment = dataclasses.replace(experiment, budget=_budget(flags.budget))
+    given = {name: value for name in ("seeds", "budget") if (value := flags[name].value) is not None}
+    experiment = dataclasses.replace(experiment, **given)
     sweep.check_known("--variants:", flags.variants, [each.name for each in experiment.variants])
     if flags.model:
         convert.load_architecture(flags.model)  # raises UserError for anything but a checkpoint
+    elif experiment.needs_checkpoint:
+        raise UserError("the experiment starts from a trained model; give --model=DIR")
     compiler_options.enable_compilation_cache()
     records = {name: os.path.join(flags.workdir, "records", name) for name in experiment.records}
     if not flags.input and not all(map(files.exists, records.values())):
         raise UserError("the experiment pre-trains; give --input=FILES, text to make its records of")
     data = dict(map(_named, flags.data))
-    with sweep.Sweep(experiment, flags.workdir, records, data, flags.model) as work:
-        for command in _commands_of_records(experiment, flags, records) if flags.input else ():
-            print("$ " + shlex.join(["bert-jax", *command]))
-            if code := cli.main(command):
-                return code
-        work.run(flags.variants)
-        print(work.report())
+    work = sweep.Sweep(experiment, flags.workdir, records, data, flags.model)
+    for command in _commands_of_records(experiment, flags, records) if flags.input else ():
+        print("$ " + shlex.join(["bert-jax", *command]))
+        if code := cli.main(command):
+            return code
+    work.run(flags.variants)
+    print(work.report())
     return 0
-
-
-def _budget(text: str) -> sweep.Budget:
-    unit, _, number = text.partition("=")
-    try:
-        return sweep.Budget(**{unit: _UNITS[unit](number)})
-    except (KeyError, ValueError):
-        raise UserError(f"--budget={text}: expected seconds=N, tokens=N or steps=N") from None
 
 
 def _named(text: str) -> tuple[str, str]:

@@ -1,21 +1,20 @@
-"""Repeated runs: grids of fine-tunings, and experiments, whose variants are trained and evaluated alike.
+"""Experiments: variants that are trained and evaluated alike with several seeds, and grids of a fine-tuning.
 
 The result of one fine-tuning on a small data set is not reliable: the score varies by several points with the
 seed, and some runs fail to learn at all (Devlin et al. 2019, appendix A.3; Mosbach et al. 2021).
-`run_grid` fine-tunes with several seeds, and for several values of fields.
 
-A file in configs/experiments/ defines `get_experiment()`, which returns an `Experiment` of several variants;
-`bert-jax sweep` runs it. The directory of an experiment contains:
+A file in configs/experiments/ defines `get_experiment()`, which returns an `Experiment`; `bert-jax sweep`
+runs it. `grid` returns one whose variants are the points of a grid of one fine-tuning, which is what
+`bert-jax finetune --seeds` and `--grid` run. The directory contains:
 
-results.json      the budget, records and model of the experiment, and every score
+results.json      every score, with a digest of the settings that it depends on
 VARIANT/seed-N/   the work directories of the pre-training and of the fine-tunings of a variant
 README.md         the table
-curves.png        the curves of pre-training
+summary.json      of a grid: statistics of each point, the best first
 """
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import dataclasses
 import hashlib
@@ -36,190 +35,18 @@ from bert_jax.errors import UserError
 from bert_jax.inference import held_out, minimal_pairs
 from bert_jax.io import atomic, comma_lists, files, json_files
 from bert_jax.io.wording import counted
-from bert_jax.parallel import distributed
-from bert_jax.plots import curves
+from bert_jax.parallel import collective, distributed
 from bert_jax.runs import finetune, pretrain
 from bert_jax.settings import config_fields, config_files, pretrain_config
-from bert_jax.settings.config_fields import Field
 from bert_jax.tasks import fields, metrics, registry, table
 from bert_jax.tasks.setup import split_file
 from bert_jax.training.metrics import read_metrics
 from bert_jax.workdir.lock import Lock
 
-# Grids
-
 SUMMARY_FILE = "summary.json"
-
-
-def run_grid(
-    config: ml_collections.ConfigDict,
-    directory: str,
-    seeds: int,
-    grid: Mapping[str, Sequence[Any]],
-    log: Callable[[str], None] = print,
-    *,
-    explicit: Collection[str] = (),
-    **options: Any,
-) -> list[dict[str, Any]]:
-    """Fine-tunes once for each seed and each point of a grid, each in its own work directory.
-
-    It also writes the summaries of the points to summary.json in `directory`.
-
-    Args:
-        config: see `finetune.finetune`. The seeds are `config.seed`, `config.seed + 1` and so on.
-        directory: the directory of the work directories of all runs.
-        seeds: the number of seeds.
-        grid: {field: values}; see `parse_grid`.
-        log: called with lines of progress, in process 0 of the run.
-        explicit: see `finetune.finetune`; fields of the grid are among them.
-        **options: other arguments of `finetune.finetune`.
-
-    Returns:
-        The summaries of the points, sorted by their median score, the best first; see `summarize`.
-
-    Raises:
-        UserError: see `finetune.finetune`; also if the configuration does not have a field of the grid, or
-            there is no evaluation file. Nothing is trained then.
-    """
-    log = distributed.log_of_primary(log)
-    if seeds < 1:
-        raise UserError(f"--seeds={seeds}: expected 1 or more")
-    explicit = {*explicit, *(field.removeprefix("model.") for field in grid if field.startswith("model."))}
-    points = {field: [_typed(config, field, value) for value in values] for field, values in grid.items()}
-    queue: dict[str, list[ml_collections.ConfigDict]] = {}
-    for values in itertools.product(*points.values()):
-        chosen = dict(zip(points, values, strict=True))
-        queue[setting_of(chosen)] = runs = []
-        for number in range(seeds):
-            runs.append(run := ml_collections.ConfigDict(config.to_dict()))
-            for field, value in chosen.items():
-                fields.assign(run, field, value)
-            run.seed = config.seed + number
-    firsts = set()
-    for setting, runs in queue.items():
-        fields.finetuning(runs[-1])  # the largest seed may be too large
-        first = os.path.join(directory, setting, f"seed-{config.seed}")
-        complete, task, _ = finetune.prepare(runs[0], first, explicit=explicit)
-        firsts.add(task.metrics[0])
-        if not split_file(complete, task.spec, "dev") or len(firsts) > 1:
-            raise UserError(
-                "a grid compares its runs by their first metric on an evaluation file; give "
-                "--config.data.eval=FILE, and all the same metrics"
-            )
-    summaries: list[dict[str, Any]] = []
-    for setting, runs in queue.items():
-        results: list[dict[str, Any]] = []
-        for run in runs:
-            path = os.path.join(directory, setting, f"seed-{run.seed}")
-            log(f"run {len(summaries) * seeds + len(results) + 1} of {len(queue) * seeds}: {path}")
-            results.append(finetune.finetune(run, path, log, explicit=explicit, **options))
-        summaries.append(summarize(setting, results))
-    metric = summaries[0]["metric"]
-    sign = -1 if metric in metrics.LOWER_IS_BETTER else 1
-    summaries.sort(key=lambda summary: -sign * summary["scores"][metric]["median"])
-    if jax.process_index() == 0:
-        json_files.write(os.path.join(directory, SUMMARY_FILE), summaries)
-    return summaries
-
-
-def parse_grid(texts: Sequence[str]) -> dict[str, list[str]]:
-    """Parses texts like "optimizer.learning_rate=5e-5,3e-5" to {field: texts of values}.
-
-    If there are semicolons, they separate the values, which may then have commas.
-    """
-    grid: dict[str, list[str]] = {}
-    for text in texts:
-        field, _, values = text.partition("=")
-        if not values or field in grid:
-            raise UserError(f"--grid={text}: expected a field once, such as batch_size=16,32")
-        grid[field] = values.split(";" if ";" in values else ",")
-    return grid
-
-
-def _typed(config: ml_collections.ConfigDict, field: str, value: Any) -> Any:
-    """Returns a value of the grid, a text or not, as one of a field of the configuration."""
-    if field == "seed":
-        raise UserError("--grid=seed=...: --seeds=N runs with N seeds, from config.seed up")
-    old = fields.lookup(config, field)
-    if isinstance(value, str) and not isinstance(old, str):
-        with contextlib.suppress(ValueError):
-            value = json.loads(value)
-    if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    # A field without a value has no type to compare with, and is checked as any other one.
-    if old is not None and type(old) is not type(value):
-        raise UserError(f"--grid={field}={value}: expected values of the type {type(old).__name__}")
-    return value
-
-
-def summarize(setting: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the statistics of the content of best.json of each seed, for one point of a grid.
-
-    `degenerate` is the number of runs that predict the same for every example.
-    """
-    statistics = {}
-    for name in runs[0]["scores"]:
-        values = np.asarray([run["scores"][name] for run in runs])
-        best, worst = (np.min, np.max) if name in metrics.LOWER_IS_BETTER else (np.max, np.min)
-        statistics[name] = {
-            "median": float(np.median(values)),
-            "best": float(best(values)),
-            "worst": float(worst(values)),
-            "deviation": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
-            "all": values.tolist(),
-        }
-    degenerate = sum(bool(run.get("degenerate")) for run in runs)
-    counts = {"setting": setting, "seeds": len(runs), "degenerate": degenerate}
-    return {**counts, "metric": runs[0]["metric"], "scores": statistics}
-
-
-def setting_of(point: Mapping[str, Any]) -> str:
-    """Returns the name of a point {field: value} of a grid, which is also the name of its directory.
-
-    The slashes of a value, such as a path or a URL, are written as %2F, and its percent signs as %25.
-    """
-    values = {field: str(value).replace("%", "%25").replace("/", "%2F") for field, value in point.items()}
-    return ",".join(f"{field.split('.')[-1]}={value}" for field, value in values.items())
-
-
-def best_run(directory: str, summary: Mapping[str, Any], config: ml_collections.ConfigDict) -> str:
-    """Returns the work directory of the best run of a point; `config` has the first seed."""
-    metric = summary["metric"]
-    best = np.argmin if metric in metrics.LOWER_IS_BETTER else np.argmax
-    seed = config.seed + int(best(summary["scores"][metric]["all"]))
-    return os.path.join(directory, summary["setting"], f"seed-{seed}")
-
-
-def read_summary(directory: str) -> dict[str, Any] | None:
-    """Returns {"scores": {metric: median}, "run": work directory} of the best point; None without a grid."""
-    path = os.path.join(directory, SUMMARY_FILE)
-    if not files.exists(path):
-        return None
-    points = json_files.read(path, [{"setting": str, "scores": {str: {"median": (float, None)}}}])
-    folder = os.path.join(directory, points[0]["setting"].replace("\0", "")) if points else directory
-    runs = [os.path.join(folder, name) for name in files.names(folder) if name.startswith("seed-")]
-    if not points or not runs:
-        raise UserError(f"{path}: the work directories of its best setting are missing")
-    return {"scores": {name: one["median"] for name, one in points[0]["scores"].items()}, "run": runs[0]}
-
-
-def grid_table(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the lines of a table: the statistics over the seeds for each point and metric."""
-    width = max(7, *(len(one["setting"]) for one in summaries))
-    lines = [f"{'setting':<{width}}  {'metric':<18}  median    best   worst    std  seeds  degenerate"]
-    for one in summaries:
-        for name, x in one["scores"].items():
-            lines.append(
-                f"{one['setting'] or '-':<{width}}  {name:<18}  {x['median']:.4f}  {x['best']:.4f}  "
-                f"{x['worst']:.4f}  {x['deviation']:.3f}  {one['seeds']:>5}  {one['degenerate']:>10}"
-            )
-    return lines
-
-
-# The parts of an experiment
-
 EVERY = "*"  # in `Variant.tune`: all fine-tunings
 PRETRAINING, TIMING = "pretraining", "timing"  # used like names of measures
+DEGENERATE = "degenerate"  # the score of a run of a grid that predicts the same for every example
 SST_2 = "SST-2, 10,000 rows"  # of 67,349, which makes it about as expensive as the other tasks
 
 # {task: (config, argument of finetune/hour, name of its data, metric)}
@@ -240,39 +67,14 @@ class Run:
 
     Attributes:
         steps: number of steps that fit into the budget.
-        seed: seed of the run.
         checkpoint: the value of --model.
         model: function (variant) that returns the work directory of an earlier variant's pre-training with
             this seed.
     """
 
     steps: int
-    seed: int
     checkpoint: str
     model: Callable[[str], str]
-
-    def share(self, fraction: float) -> int:
-        """Returns a fraction of the steps, rounded, and at least 1."""
-        return max(1, round(fraction * self.steps))
-
-
-@dataclasses.dataclass(frozen=True)
-class VariantConfig:
-    """A function (run) that returns a config by name with some fields changed."""
-
-    name: str
-    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    def __call__(self, run: Run) -> ml_collections.ConfigDict:
-        """Returns the config."""
-        loaded = config_files.load(self.name)
-        loaded.update_from_flattened_dict(self.fields)
-        return loaded
-
-    @property
-    def explicit(self) -> tuple[str, ...]:
-        """Returns the fields of `config.model` that are changed."""
-        return tuple(name.removeprefix("model.") for name in self.fields if name.startswith("model."))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,35 +83,32 @@ class Variant:
 
     Attributes:
         name: name in tables and of its folder.
-        config: function (run) that returns the configuration of its pre-training; None for a variant that
-            starts from the model of another one or --model. The sweep sets steps, seed and records, and the
-            intervals at which the run is logged, saved and evaluated.
+        config: the config of its pre-training, by name, or a function (run) that returns it; "" for a variant
+            that starts from the model of another one or --model. The sweep sets steps, seed and records, and
+            the intervals at which the run is logged, saved and evaluated.
         records: name of its records in `Experiment.records`.
+        fields: fields of the config to change, by their dotted names. A model that starts from `init_from`
+            keeps those of `config.model`.
         share: fraction of the budget that it may spend.
-        explicit: fields of `config.model` that a model which starts from `init_from` keeps, in addition to
-            those that a `VariantConfig` changes.
         start: without `config`, the variant whose model it starts from; "" for --model.
         tune: fields of fine-tunings to change in this variant, by the name of the measure or `EVERY`.
         measures: names of the measures that are taken of it; None for all.
     """
 
     name: str
-    config: Callable[[Run], ml_collections.ConfigDict] | None = None
+    config: str | Callable[[Run], ml_collections.ConfigDict] = ""
     records: str = ""
+    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     share: float = 1.0
-    explicit: Sequence[str] = ()
     start: str = ""
     tune: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     measures: Sequence[str] | None = None
 
-    @property
-    def explicit_fields(self) -> list[str]:
-        """Returns the names of the fields of `config.model` that are kept."""
-        return sorted({*self.explicit, *getattr(self.config, "explicit", ())})
-
-    def fields(self, measure: str) -> dict[str, Any]:
-        """Returns the fields of a fine-tuning to change in this variant."""
-        return {**self.tune.get(EVERY, {}), **self.tune.get(measure, {})}
+    def pretraining(self, run: Run) -> ml_collections.ConfigDict:
+        """Returns the config of its pre-training."""
+        config = self.config(run) if callable(self.config) else config_files.load(self.config, "pretrain")
+        config.update_from_flattened_dict(self.fields)
+        return config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -340,65 +139,56 @@ class Finetuning:
 
     Attributes:
         name: name of the measure.
-        config: name of a config of fine-tuning, such as "finetune/glue:stsb".
+        config: a config of fine-tuning, or its name, such as "finetune/glue:stsb".
         data: name of the folder with its data, as in --data=NAME=DIR; "" if the config names the files.
-        metrics: the metrics to report.
+        metrics: the metrics to report; empty for all.
         fields: fields of the config to change, by their dotted names.
     """
 
     name: str
-    config: str
-    data: str
-    metrics: Sequence[str]
+    config: str | ml_collections.ConfigDict
+    data: str = ""
+    metrics: Sequence[str] = ()
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def configured(self, variant: Variant, **values: Any) -> ml_collections.ConfigDict:
+        """Returns the config for a variant, with the given values of further fields."""
+        config = self.config
+        config = (
+            config_files.load(config, "finetune")
+            if isinstance(config, str)
+            else config.copy_and_resolve_references()
+        )
+        values |= {**self.fields, **variant.tune.get(EVERY, {}), **variant.tune.get(self.name, {})}
+        for name, value in values.items():
+            fields.lookup(config, name)  # raises UserError for an unknown name
+            fields.assign(config, name, value)
+        return config
 
 
 Measure = HeldOut | MinimalPairs | Finetuning
 
 
-def finetuning(task: str, rate: float, fields: Mapping[str, Any] = {}, name: str = "") -> Finetuning:
-    """Returns the fine-tuning on a known task, for three epochs.
-
-    Adam has bias correction, and the learning rate decays from the end of warm-up: so fewer runs fail.
+def finetuning(task: str, fields: Mapping[str, Any] = {}, rate: float = 0.0, name: str = "") -> Finetuning:
+    """Returns the fine-tuning on a known task.
 
     Args:
         task: "CoLA", "SST-2" (its first 10,000 rows), "MRPC", "STS-B", "RTE", "SQuAD" or "CoNLL-2003".
-        rate: peak learning rate.
-        fields: further fields to change, by their dotted names.
+        fields: fields to change, by their dotted names.
+        rate: peak learning rate, for three epochs of Adam with bias correction and a decay from the end of
+            warm-up, so that fewer runs fail; 0 for finetune/hour, for small models.
         name: name of the measure; "" for that of the task.
     """
-    common = {"optimizer.name": "adamw_bias_corrected", "optimizer.schedule": "warmup_then_decay"}
-    changed = {**common, "optimizer.learning_rate": rate, "epochs": 3.0, **fields}
-    return _finetuning(task, _TASKS[task][0], changed, name)
-
-
-def finetuning_small(task: str, fields: Mapping[str, Any] = {}) -> Finetuning:
-    """Returns the fine-tuning on a known task as in finetune/hour, for small models."""
-    return _finetuning(task, f"finetune/hour:{_TASKS[task][1]}", fields)
-
-
-def _finetuning(task: str, config: str, fields: Mapping[str, Any], name: str = "") -> Finetuning:
-    few = {"train_rows": 10_000} if task == "SST-2" else {}
-    _, _, data, metric = _TASKS[task]
-    return Finetuning(name or (SST_2 if few else task), config, data, (metric,), {**few, **fields})
-
-
-@dataclasses.dataclass(frozen=True)
-class Budget:
-    """How long a variant is pre-trained: steps, tokens without padding, or seconds of train steps.
-
-    Seconds are converted to steps before the first run of a variant, by timing a run of 64 steps. The runs
-    count steps, and therefore resume exactly.
-    """
-
-    steps: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-
-    def __post_init__(self):
-        amounts = [self.steps, self.tokens, self.seconds]
-        if sum(map(bool, amounts)) != 1 or not 0 < max(amounts) < np.inf:
-            raise UserError(f"{self}: expected one of the three to be more than 0")
+    config, of_hour, data, metric = _TASKS[task]
+    changed: dict[str, Any] = {"eval.every": 10**6, "checkpoint.every": 0}
+    if rate:
+        changed |= {"optimizer.name": "adamw_bias_corrected", "optimizer.schedule": "warmup_then_decay"}
+        changed |= {"optimizer.learning_rate": rate, "epochs": 3.0}
+    if task == "SST-2":
+        changed["train_rows"], name = 10_000, name or SST_2
+    return Finetuning(
+        name or task, config if rate else f"finetune/hour:{of_hour}", data, (metric,), {**changed, **fields}
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -406,29 +196,37 @@ class Experiment:
     """An experiment.
 
     Attributes:
-        title: title of the table and the plot.
+        title: title of the table.
         variants: the variants, in the order in which they run; one comes after the one that it starts from.
         measures: the measures taken of all variants.
-        budget: the budget of pre-training; None if no variant is pre-trained.
+        budget: how long a variant is pre-trained: "steps=N", "tokens=N" without padding, or "seconds=N" of
+            train steps; "" if no variant is pre-trained. Seconds are converted to steps before the first run
+            of a variant, by timing a run of 64 steps: the runs count steps, and therefore resume exactly.
         seeds: number of runs of each variant.
         vocabulary: flags of `bert-jax vocab`; None for the vocabulary of --model.
         records: flags of `bert-jax data`, by name.
         published: Markdown with the published figures and how they were obtained, for the end of the table.
+        first_seed: the seed of the first run of each variant.
+        is_grid: whether it is a grid: the runs keep their weights, and the best one is looked for.
     """
 
     title: str
     variants: Sequence[Variant]
     measures: Sequence[Measure]
-    budget: Budget | None = None
+    budget: str = ""
     seeds: int = 3
     vocabulary: Sequence[str] | None = None
     records: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     published: str = ""
+    first_seed: int = 0
+    is_grid: bool = False
 
     def __post_init__(self):
+        if self.seeds < 1:
+            raise UserError(f"--seeds={self.seeds}: expected 1 or more")
         variants, measures = [each.name for each in self.variants], [each.name for each in self.measures]
         for names in (variants, [*measures, PRETRAINING]):
-            if len({*map(_folder_name, names)}) < len(names):
+            if len({*map(_hyphenated, names)}) < len(names):
                 raise UserError(f"an experiment with {', '.join(names)}: expected different names")
         for number, variant in enumerate(self.variants):
             check_known("variant", [variant.start] if variant.start else [], variants[:number])
@@ -439,6 +237,11 @@ class Experiment:
         check_known("records", used, list(self.records))
         if any(each.config for each in self.variants) != bool(self.budget):
             raise UserError("an experiment has a budget if and only if one of its variants is pre-trained")
+        unit, _, amount = self.budget.partition("=")
+        if self.budget and not (
+            unit in ("steps", "tokens", "seconds") and amount.isdecimal() and int(amount)
+        ):
+            raise UserError(f"--budget={self.budget}: expected seconds=N, tokens=N or steps=N")
 
     def variant(self, name: str) -> Variant:
         """Returns the variant with this name."""
@@ -462,7 +265,7 @@ def check_known(what: str, names: Collection[str], known: Sequence[str]) -> None
             raise UserError(f"{what} {name!r} is unknown; expected one of {', '.join(known) or 'none'}")
 
 
-def _folder_name(name: str) -> str:
+def _hyphenated(name: str) -> str:
     return name.replace(" ", "-").replace("/", "-")
 
 
@@ -480,6 +283,70 @@ def load_experiment(name: str) -> Experiment:
     return config_files.call(name, "experiment", "get_experiment", Experiment, "experiments")
 
 
+def grid(config: ml_collections.ConfigDict, points: Sequence[str] = (), seeds: int = 1) -> Experiment:
+    """Returns the experiment whose variants are the points of a grid of one fine-tuning.
+
+    Args:
+        config: see `finetune.finetune`. The seeds are `config.seed`, `config.seed + 1` and so on.
+        points: fields and their values, such as "optimizer.learning_rate=5e-5,3e-5". If there are semicolons,
+            they separate the values, which may then have commas.
+        seeds: the number of seeds.
+
+    Raises:
+        UserError: a field is unknown or given twice, or a value has another type.
+    """
+    values: dict[str, list[Any]] = {}
+    for text in points:
+        field, _, listed = text.partition("=")
+        if not listed or field in values:
+            raise UserError(f"--grid={text}: expected a field once, such as batch_size=16,32")
+        values[field] = [_typed(config, field, x) for x in listed.split(";" if ";" in listed else ",")]
+    variants = []
+    for chosen in itertools.product(*values.values()):
+        point = dict(zip(values, chosen, strict=True))
+        # The name is also that of a folder, which the slashes of a path or a URL would divide.
+        texts = (str(value).replace("%", "%25").replace("/", "%2F") for value in chosen)
+        name = ",".join(f"{field.split('.')[-1]}={text}" for field, text in zip(values, texts, strict=True))
+        variants.append(Variant(name, tune={EVERY: point}))
+    return Experiment(
+        f"Fine-tuning: {config.task}",
+        variants,
+        [Finetuning(config.task, config)],
+        seeds=seeds,
+        first_seed=config.seed,
+        is_grid=True,
+    )
+
+
+def _typed(config: ml_collections.ConfigDict, field: str, text: str) -> Any:
+    """Returns a value of the grid as one of a field of the configuration."""
+    if field == "seed":
+        raise UserError("--grid=seed=...: --seeds=N runs with N seeds, from config.seed up")
+    old, value = fields.lookup(config, field), text
+    if not isinstance(old, str):
+        with contextlib.suppress(ValueError):
+            value = json.loads(text)
+    if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    # A field without a value has no type to compare with, and is checked as any other one.
+    if old is not None and type(old) is not type(value):
+        raise UserError(f"--grid={field}={value}: expected values of the type {type(old).__name__}")
+    return value
+
+
+def read_summary(directory: str) -> dict[str, Any] | None:
+    """Returns {"scores": {metric: median}, "run": work directory} of the best point; None without a grid."""
+    path = os.path.join(directory, SUMMARY_FILE)
+    if not files.exists(path):
+        return None
+    points = json_files.read(path, [{"setting": str, "scores": {str: {"median": (float, None)}}}])
+    folder = os.path.join(directory, points[0]["setting"].replace("\0", "")) if points else directory
+    runs = [os.path.join(folder, name) for name in files.names(folder) if name.startswith("seed-")]
+    if not points or not runs:
+        raise UserError(f"{path}: the work directories of its best setting are missing")
+    return {"scores": {name: one["median"] for name, one in points[0]["scores"].items()}, "run": runs[0]}
+
+
 # Running an experiment
 
 _CHECKPOINTS, _LINES, _EVALUATIONS, _EVALUATION_BATCHES = 8, 50, 10, 32  # of a pre-training
@@ -489,18 +356,18 @@ _TIMED_STEPS = 64
 class Sweep:
     """Runs an experiment in a directory; runs that have a result are not repeated.
 
-    It is a context manager that holds the directory, so that no other sweep loses the results of this one.
-
     Args:
         experiment: the experiment, with the budget and the number of seeds to run.
         directory: its directory, a new one or one to resume.
         records: directories of records by their names in `Experiment.records`.
         data: folders with the data of fine-tunings, by name.
         checkpoint: the checkpoint that variants start from; "" for none.
-        log: called with lines of progress.
+        log: called with lines of progress, in process 0 of the run.
+        explicit: fields of `config.model` of the fine-tunings that were set explicitly.
+        **options: other arguments of `finetune.finetune`.
 
     Raises:
-        UserError: an input is missing, or the directory belongs to another experiment.
+        UserError: an input is missing or not valid; see `finetune.prepare`.
     """
 
     def __init__(
@@ -511,176 +378,154 @@ class Sweep:
         data: Mapping[str, str] = {},
         checkpoint: str = "",
         log: Callable[[str], None] = print,
+        explicit: Collection[str] = (),
+        **options: Any,
     ):
         self.experiment, self.directory = experiment, directory
-        self._records, self._data, self._checkpoint, self._log = records, data, checkpoint, log
-        self._check_inputs()
+        self._records, self._data, self._checkpoint = records, data, checkpoint
+        self._log, self._explicit, self._options = distributed.log_of_primary(log), explicit, options
         self._path = os.path.join(directory, "results.json")
-        self.results: list[dict[str, Any]] = []
-        files.make_directory(directory)
         self._lock = Lock(directory, log=log)
+        self.results: list[dict[str, Any]] = []
+        with collective.failing_together():
+            firsts = {first for variant in experiment.variants for first in self._check_inputs(variant)}
+            if experiment.is_grid and len(firsts) > 1:
+                raise UserError("a grid compares its runs by their first metric; give all the same metrics")
 
-    def __enter__(self) -> Sweep:
-        self._lock.acquire()
-        try:
-            self._read()
-        except BaseException:
-            self._lock.release()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-    def _read(self) -> None:
-        """Reads the results of earlier calls, which must be of the same experiment."""
-        described = json.loads(json.dumps(self._described()))
-        if files.exists(self._path):
-            stored = json_files.read(self._path, (dict, list))
-            if not isinstance(stored, dict) or "experiment" not in stored:
-                raise UserError(f"{self._path} is of an earlier version; choose another --workdir")
-            for name, before in stored["experiment"].items():
-                if before != described[name]:
-                    raise UserError(
-                        f"--workdir={self.directory} holds an experiment with the {name} {before!r}, and "
-                        f"this one has {described[name]!r}; choose another --workdir"
-                    )
-            self.results = stored["results"]
-
-    def _described(self) -> dict[str, Any]:
-        experiment = self.experiment
-        return {
-            "title": experiment.title,
-            "budget": dataclasses.asdict(experiment.budget) if experiment.budget else {},
-            "vocabulary": experiment.vocabulary,
-            "records": dict(experiment.records),
-            "checkpoint": self._checkpoint,
-        }
-
-    def _check_inputs(self) -> None:
-        if self.experiment.needs_checkpoint and not self._checkpoint:
-            raise UserError("the experiment starts from a trained model; give --model=DIR")
-        for variant in self.experiment.variants:
-            for measure in self.experiment.measures_of(variant):
-                if not isinstance(measure, Finetuning):
-                    continue
-                if measure.data and measure.data not in self._data:
-                    raise UserError(
-                        f"{measure.name}: give --data={measure.data}=DIR, the folder of its files"
-                    )
-                config = self._finetuning_config(measure, variant)
-                for split, path in _split_files(config).items():
-                    if not path or not all(map(table.exists, table.parts(path))):
-                        raise UserError(f"{measure.name}: no such {split} file: {path or 'set data.train'}")
-                # The metrics of a task that is configured without any may depend on its data.
-                reported = metrics.listed(config.metrics) or registry.get(config.task).metrics
-                check_known(f"{measure.name}: metric", measure.metrics if reported else (), reported)
+    def _check_inputs(self, variant: Variant) -> Iterator[str]:
+        """Yields the first metric of each fine-tuning of a variant, of whose input nothing is missing."""
+        for measure in self.experiment.measures_of(variant):
+            if not isinstance(measure, Finetuning):
+                continue
+            if measure.data and measure.data not in self._data:
+                raise UserError(f"{measure.name}: give --data={measure.data}=DIR, the folder of its files")
+            is_first = not (variant.config or variant.start)
+            config = self._finetuning_config(measure, variant, self._checkpoint if is_first else "")
+            for field, path in _split_files(config).items():
+                if not path or not all(map(table.exists, table.parts(path))):
+                    raise UserError(f"{measure.name}: {field}={path}: there is no such file")
+            # The metrics of a task that is configured without any may depend on its data.
+            reported = metrics.listed(config.metrics) or registry.get(config.task).metrics
+            check_known(f"{measure.name}: metric", measure.metrics if reported else (), reported)
+            if not is_first:
+                continue
+            config.seed = self.experiment.first_seed + self.experiment.seeds - 1  # it may be too large
+            folder = self._folder(variant.name, self.experiment.first_seed, measure.name)
+            _, task, _ = finetune.prepare(config, folder, explicit=self._explicit_of(variant))
+            yield task.metrics[0]
 
     def run(self, variants: Sequence[str] = ()) -> None:
         """Runs the variants that have no results yet: all with the first seed, then all with the second one.
 
+        No other sweep can use the directory meanwhile.
+
         Args:
             variants: names of the variants to run; all by default. One that another one starts from has to
                 be among them, or to have run.
+
+        Raises:
+            UserError: the directory is in use, or has results with other settings.
         """
-        self._check_settings()
-        for seed in range(self.experiment.seeds):
-            for variant in self.experiment.variants:
-                if not variants or variant.name in variants:
-                    self._run_variant(variant, seed)
-        self._draw()
+        with contextlib.ExitStack() as cleanup:
+            with collective.failing_together():
+                if jax.process_index() == 0:
+                    self._lock.acquire()
+                    cleanup.callback(self._lock.release)
+                self.results = collective.call_in_primary(self._read)
+            for seed in range(self.experiment.first_seed, self.experiment.first_seed + self.experiment.seeds):
+                for variant in self.experiment.variants:
+                    if not variants or variant.name in variants:
+                        self._run_variant(variant, seed)
+            if self.experiment.is_grid and jax.process_index() == 0:
+                json_files.write(os.path.join(self.directory, SUMMARY_FILE), self.summaries())
 
-    def result(self, variant: str, seed: int, measure: str) -> dict[str, float] | None:
-        """Returns the scores of a measure, or None if there are none yet."""
-        rows = (
-            x for x in self.results if (x["variant"], x["seed"], x["measure"]) == (variant, seed, measure)
-        )
-        return next((row["scores"] for row in rows), None)
-
-    def over_seeds(self, variant: str, measure: str) -> dict[str, list[float]]:
-        """Returns the values of each metric of a measure, in the order of the seeds."""
-        values: dict[str, list[float]] = {}
-        for row in sorted(self.results, key=lambda row: row["seed"]):
-            if (row["variant"], row["measure"]) == (variant, measure):
-                for name, value in row["scores"].items():
-                    values.setdefault(name, []).append(value)
-        return values
+    def scores(self, variant: str, measure: str) -> dict[int, dict[str, float]]:
+        """Returns {seed: scores} of a measure, in the order of the seeds."""
+        rows = [row for row in self.results if (row["variant"], row["measure"]) == (variant, measure)]
+        return {row["seed"]: row["scores"] for row in sorted(rows, key=lambda row: row["seed"])}
 
     def model(self, name: str, seed: int) -> str:
         """Returns the model of a variant: a work directory, or --model."""
         variant = self.experiment.variant(name)
         if not variant.config:
             return self.model(variant.start, seed) if variant.start else self._checkpoint
-        if self.result(name, seed, PRETRAINING) is None:
+        if seed not in self.scores(name, PRETRAINING):
             raise UserError(f"the model of variant {name!r} has not been trained; add it to --variants")
-        return os.path.join(self._folder(name, seed), PRETRAINING)
+        return self._folder(name, seed, PRETRAINING)
 
-    def _folder(self, variant: str, seed: int) -> str:
-        return os.path.join(self.directory, _folder_name(variant), f"seed-{seed}")
+    def _folder(self, variant: str, seed: int, measure: str) -> str:
+        if self.experiment.is_grid:
+            return os.path.join(self.directory, variant, f"seed-{seed}")
+        return os.path.join(self.directory, _hyphenated(variant), f"seed-{seed}", _hyphenated(measure))
 
-    def _add(self, variant: Variant, seed: int, measure: str, scores: Mapping[str, float]) -> None:
-        """Adds a result, and writes all results and their table."""
-        row = {"variant": variant.name, "seed": seed, "measure": measure, "scores": dict(scores)}
-        row["settings"] = self._digest(variant, measure)
-        self._lock.check()  # Another host may have taken over the directory.
-        self.results.append(row)
-        json_files.write(self._path, {"experiment": self._described(), "results": self.results})
-        atomic.write_text(os.path.join(self.directory, "README.md"), self.report())
-        listed = ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
-        self._log(f"{variant.name}, seed {seed}: {measure}: {listed}")
+    # Results
 
-    # The settings of results
-
-    def _check_settings(self) -> None:
-        """Raises UserError if results have other settings than the experiment has now."""
-        for row in self.results:
-            names = [each.name for each in self.experiment.variants]
-            measures = [PRETRAINING, TIMING, *(each.name for each in self.experiment.measures)]
-            if row["variant"] in names and row["measure"] in measures:
-                variant = self.experiment.variant(row["variant"])
-                if row["settings"] != self._digest(variant, row["measure"]):
-                    raise UserError(
-                        f"--workdir={self.directory} has results of variant {variant.name!r}, "
-                        f"{row['measure']}, with other settings, data or records than it has now; undo the "
-                        "change, or choose another --workdir"
-                    )
+    def _read(self) -> list[dict[str, Any]]:
+        """Returns the results of earlier calls, which must have the same settings."""
+        results = (
+            json_files.read(self._path, {"results": [dict]})["results"] if files.exists(self._path) else []
+        )
+        variants = {each.name: each for each in self.experiment.variants}
+        measures = [PRETRAINING, TIMING, *(each.name for each in self.experiment.measures)]
+        for row in results:
+            variant = variants.get(row["variant"]) if row["measure"] in measures else None
+            if variant and row["settings"] != self._digest(variant, row["measure"]):
+                raise UserError(
+                    f"--workdir={self.directory} has results of variant {variant.name!r}, {row['measure']}, "
+                    "with another budget, other settings, data or records; choose another --workdir"
+                )
+        return results
 
     def _digest(self, variant: Variant, name: str) -> str:
         """Returns a digest of what determines the scores of a measure or the pre-training, for all seeds."""
-        if name in (PRETRAINING, TIMING):
-            config = self._pretraining_config(variant, 0, 1000)
-            settings = _identity(config, dict(config_fields.fields(pretrain_config.PretrainConfig())))
-            settings |= {"share": variant.share, "explicit": variant.explicit_fields}
-            settings["records"] = _records_digest(config.data.dir)
+        measure = next((each for each in self.experiment.measures if each.name == name), None)
+        settings: dict[str, Any] = {"checkpoint": self._checkpoint, "budget": self.experiment.budget}
+        settings |= {"start": variant.start, "share": variant.share, "explicit": _of_model(variant.fields)}
+        for directory in self._records.values():
+            settings[directory] = [
+                manifests.read(path)["fingerprint"] for path in comma_lists.paths(directory)
+            ]
+        config, declared = ml_collections.ConfigDict(), {}
+        if measure is None:
+            config = self._pretraining_config(variant, self.experiment.first_seed, 1000)
+            declared = dict(config_fields.fields(pretrain_config.PretrainConfig()))
+        elif isinstance(measure, Finetuning):
+            config, declared = self._finetuning_config(measure, variant), fields.declared()
+            settings |= {field: table.digest(path) for field, path in _split_files(config).items()}
         else:
-            measure = next(each for each in self.experiment.measures if each.name == name)
-            if isinstance(measure, Finetuning):
-                config = self._finetuning_config(measure, variant, init_from=self.model(variant.name, 0))
-                settings = _identity(config, fields.declared(config.task))
-                settings |= {f"files.{x}": table.digest(path) for x, path in _split_files(config).items()}
-            else:
-                settings = dataclasses.asdict(measure)
-                if isinstance(measure, HeldOut):
-                    settings["records"] = _records_digest(self._records[measure.records])
+            settings |= dataclasses.asdict(measure)
+        for field, value in config_fields.flatten(config):
+            if field not in ("seed", "steps") and declared[field].resume != "free":
+                settings[f"config.{field}"] = value
         text = json.dumps(settings, sort_keys=True)
         text = text.replace(os.path.join(self.directory, ""), "")  # which may move
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    def _add(self, variant: Variant, seed: int, measure: str, scores: Mapping[str, float]) -> None:
+        """Adds a result, and writes all results and their table."""
+        row = {"variant": variant.name, "seed": seed, "measure": measure, "scores": dict(scores)}
+        self.results.append(row)
+        with collective.failing_together():
+            if jax.process_index() == 0:
+                row["settings"] = self._digest(variant, measure)
+                self._lock.check()  # Another host may have taken over the directory.
+                json_files.write(self._path, {"results": self.results})
+                atomic.write_text(os.path.join(self.directory, "README.md"), self.report())
+        listed = ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
+        self._log(f"{_label(variant.name)}, seed {seed}: {measure}: {listed}")
+
     # A variant
 
     def _run_variant(self, variant: Variant, seed: int) -> None:
-        if variant.config and self.result(variant.name, seed, PRETRAINING) is None:
+        if variant.config and seed not in self.scores(variant.name, PRETRAINING):
             self._pretrain(variant, seed)
         for measure in self.experiment.measures_of(variant):
-            if self.result(variant.name, seed, measure.name) is None:
-                self._log(f"{variant.name}, seed {seed}: {measure.name}")
-                scores = self._measure(measure, variant, seed, self.model(variant.name, seed))
-                self._add(variant, seed, measure.name, scores)
-                for name in ("checkpoints", "best"):  # the weights, which nothing needs any more
-                    path = os.path.join(self._folder(variant.name, seed), _folder_name(measure.name), name)
-                    shutil.rmtree(path, ignore_errors=True)
+            if seed not in self.scores(variant.name, measure.name):
+                self._log(f"{_label(variant.name)}, seed {seed}: {measure.name}")
+                self._add(variant, seed, measure.name, self._measure(measure, variant, seed))
 
-    def _measure(self, measure: Measure, variant: Variant, seed: int, model: str) -> dict[str, float]:
+    def _measure(self, measure: Measure, variant: Variant, seed: int) -> dict[str, float]:
+        model = self.model(variant.name, seed)
         if isinstance(measure, MinimalPairs):
             scorer = minimal_pairs.SentenceScorer(model, lambda line: None)
             _, summary = minimal_pairs.evaluate(scorer, minimal_pairs.generate())
@@ -691,28 +536,31 @@ class Sweep:
             scores = held_out.held_out(model, records, replace=measure.replace, rows=2000, **quiet)
             names = ("mlm_loss", "mlm_accuracy", "clm_loss", "clm_accuracy", "nsp_accuracy")
             return {name: scores[name] for name in names if name in scores}
-        config = self._finetuning_config(measure, variant, init_from=model, seed=seed)
-        workdir = os.path.join(self._folder(variant.name, seed), _folder_name(measure.name))
-        scores = finetune.finetune(config, workdir)["scores"]
-        check_known(f"{measure.name}: metric", measure.metrics, list(scores))
-        return {name: scores[name] for name in measure.metrics}
+        config = self._finetuning_config(measure, variant, model)
+        config.seed = seed
+        folder = self._folder(variant.name, seed, measure.name)
+        explicit = self._explicit_of(variant)
+        best = finetune.finetune(config, folder, self._log, explicit=explicit, **self._options)
+        check_known(f"{measure.name}: metric", measure.metrics, list(best["scores"]))
+        if self.experiment.is_grid:
+            metric, scores = best["metric"], best["scores"]
+            return {metric: scores[metric], **scores, DEGENERATE: float(best.get(DEGENERATE, False))}
+        for name in ("checkpoints", "best"):  # the weights, which nothing needs any more
+            shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+        return {name: best["scores"][name] for name in measure.metrics or best["scores"]}
 
     def _finetuning_config(
-        self, measure: Finetuning, variant: Variant, **values: Any
+        self, measure: Finetuning, variant: Variant, model: str = ""
     ) -> ml_collections.ConfigDict:
-        config = config_files.load(measure.config, "finetune")
-        config.eval.every, config.checkpoint.every = 10**6, 0
-        if measure.data:
-            values["data_dir"] = self._data[measure.data]
-        for name, value in (values | dict(measure.fields) | variant.fields(measure.name)).items():
-            fields.lookup(config, name)  # raises UserError for an unknown name
-            fields.assign(config, name, value)
-        return config
+        values = {"init_from": model, "data_dir": self._data.get(measure.data, "")}
+        return measure.configured(variant, **{name: value for name, value in values.items() if value})
+
+    def _explicit_of(self, variant: Variant) -> set[str]:
+        return {*self._explicit, *(name for changed in variant.tune.values() for name in _of_model(changed))}
 
     def _pretraining_config(self, variant: Variant, seed: int, steps: int) -> ml_collections.ConfigDict:
-        assert variant.config is not None
-        run = Run(steps, seed, self._checkpoint, lambda name: self.model(name, seed))
-        config = variant.config(run)
+        run = Run(steps, self._checkpoint, lambda name: self.model(name, seed))
+        config = variant.pretraining(run)
         config.steps, config.seed = steps, seed
         config.data.dir = self._records[variant.records]
         config.checkpoint.every, config.checkpoint.keep = max(1, steps // _CHECKPOINTS), 1
@@ -724,78 +572,95 @@ class Sweep:
         steps = self._steps(variant, seed)
         config = self._pretraining_config(variant, seed, steps)
         self._log(f"{variant.name}, seed {seed}: pre-training, {counted(steps, 'step')}")
-        directory = os.path.join(self._folder(variant.name, seed), PRETRAINING)
-        pretrain.pretrain(config, directory, explicit=variant.explicit_fields)
+        directory = self._folder(variant.name, seed, PRETRAINING)
+        pretrain.pretrain(config, directory, explicit=_of_model(variant.fields))
         seconds, tokens = spent(directory)
         self._add(variant, seed, PRETRAINING, {"steps": steps, "tokens": tokens, "wall_seconds": seconds})
 
     def _steps(self, variant: Variant, seed: int) -> int:
         """Returns the number of steps of a variant that fit into its budget."""
-        budget = self.experiment.budget
-        assert budget is not None
-        if budget.steps:
-            return max(1, round(budget.steps * variant.share))
-        if budget.tokens:
-            config = self._pretraining_config(variant, seed, 1000)
+        unit, _, number = self.experiment.budget.partition("=")
+        amount = int(number) * variant.share
+        if unit == "steps":
+            return max(1, round(amount))
+        config = self._pretraining_config(variant, seed, 1000)
+        if config.batch_ramp:
+            raise UserError("a config with batch_ramp needs a budget of steps; give --budget=steps=N")
+        if unit == "tokens":
             split = manifests.read(config.data.dir)["splits"]["train"]
-            rows = int(budget.tokens * variant.share * split["rows"] / split["tokens"])
-            sizes = pretrain_config.pretraining(config).batch_sizes
-            return max(1, bisect.bisect(range(rows + 1), rows, key=sizes.total_before) - 1)
-        if not self.over_seeds(variant.name, TIMING):
+            return max(1, int(amount * split["rows"] / split["tokens"] / config.batch_size))
+        if not self.scores(variant.name, TIMING):
             self._add(variant, seed, TIMING, {"seconds_per_step": self._time(variant, seed)})
-        (seconds, *_) = self.over_seeds(variant.name, TIMING)["seconds_per_step"]
-        return max(1, int(budget.seconds * variant.share / seconds))
+        (timed, *_) = self.scores(variant.name, TIMING).values()
+        return max(1, int(amount / timed["seconds_per_step"]))
 
     def _time(self, variant: Variant, seed: int) -> float:
         """Returns the mean seconds of a step, of a run of `_TIMED_STEPS` steps in all of its phases."""
         config = self._pretraining_config(variant, seed, _TIMED_STEPS)
-        if config.batch_ramp:
-            raise UserError("a budget of seconds is for configs without batch_ramp; give --budget=tokens=N")
         config.checkpoint.every, config.eval.every, config.log_every = 0, 0, 8
         config.eval.batches = 1
         directory = os.path.join(self.directory, TIMING)
         shutil.rmtree(directory, ignore_errors=True)
         self._log(f"{variant.name}: timing {_TIMED_STEPS} steps")
         with contextlib.redirect_stdout(io.StringIO()):
-            pretrain.pretrain(config, directory, explicit=variant.explicit_fields)
+            pretrain.pretrain(config, directory, explicit=_of_model(variant.fields))
         lines = read_metrics(directory, "train")[1:]  # the first one contains the warm-up
         shutil.rmtree(directory, ignore_errors=True)
         return float(np.mean([line["step_seconds_p50"] for line in lines if "step_seconds_p50" in line]))
 
     # The report
 
-    def _draw(self) -> None:
-        """Plots the curves of the pre-trainings with the first seed, as far as there are any."""
-        runs = {}
-        for variant in self.experiment.variants:
-            if variant.config and self.result(variant.name, 0, PRETRAINING) is not None:
-                runs[variant.name] = read_metrics(self.model(variant.name, 0))  # it may have been deleted
-        if runs := {name: rows for name, rows in runs.items() if rows}:
-            curves.plot_metrics(runs, os.path.join(self.directory, "curves.png"), self.experiment.title)
-
     def report(self) -> str:
-        """Returns the table of all results so far, as Markdown."""
+        """Returns the table of the results so far, as Markdown: means and standard deviations."""
         experiment = self.experiment
-        return "\n\n".join([f"# {experiment.title}", *self._tables(), experiment.published.strip()]) + "\n"
+        scores = {
+            variant.name: {
+                f"{measure}: {metric}": values
+                for measure in (PRETRAINING, *(each.name for each in experiment.measures))
+                for metric, values in _by_metric(self.scores(variant.name, measure)).items()
+            }
+            for variant in experiment.variants
+        }
+        columns = list(dict.fromkeys(column for each in scores.values() for column in each))
+        lines = [["variant", "runs", *columns], ["---"] * (2 + len(columns))]
+        for name, each in scores.items():
+            runs = max(map(len, each.values()), default=0)
+            lines.append([_label(name), str(runs), *(_mean(each.get(column, [])) for column in columns)])
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        return "\n\n".join([f"# {experiment.title}", table, experiment.published.strip()]) + "\n"
 
-    def _tables(self) -> Iterator[str]:
-        experiment = self.experiment
-        rows = []
-        for variant in experiment.variants:
-            if cost := self.over_seeds(variant.name, PRETRAINING):
-                tokens, seconds = cost["tokens"][0] / 1e6, np.median(cost["wall_seconds"])
-                rows.append([variant.name, f"{cost['steps'][0]:,.0f}", f"{tokens:,.2f}", f"{seconds:,.0f}"])
-        if rows:
-            yield _table(["variant", "steps", "million tokens", "seconds"], rows)
-        pairs = itertools.product(experiment.measures, experiment.variants)
-        columns = list(
-            dict.fromkeys((x.name, metric) for x, y in pairs for metric in self.over_seeds(y.name, x.name))
-        )
-        rows = []
-        for variant in experiment.variants:
-            values = [self.over_seeds(variant.name, measure).get(metric, []) for measure, metric in columns]
-            rows.append([variant.name, str(max(map(len, values), default=0)), *map(_mean, values)])
-        yield _table(["variant", "runs", *(f"{measure}: {x}" for measure, x in columns)], rows)
+    def summaries(self) -> list[dict[str, Any]]:
+        """Returns the statistics of each point of a grid, sorted by the median of the first metric.
+
+        An entry has `setting`, the name of the point; `scores`, {metric: {"median", "mean", "deviation",
+        "all"}}; and `best`, the work directory of its best run.
+        """
+        found: list[tuple[float, dict[str, Any]]] = []
+        (measure,) = self.experiment.measures
+        for variant in self.experiment.variants:
+            scores = self.scores(variant.name, measure.name)
+            values = _by_metric(scores)
+            metric = next(iter(values))
+            sign = -1 if metric in metrics.LOWER_IS_BETTER else 1
+            best = max(scores, key=lambda seed: sign * scores[seed][metric])
+            statistics: dict[str, dict[str, Any]] = {
+                name: {
+                    "median": float(np.median(x)),
+                    "mean": float(np.mean(x)),
+                    "deviation": _deviation(x),
+                    "all": x,
+                }
+                for name, x in values.items()
+            }
+            entry = {"setting": variant.name, "scores": statistics}
+            entry["best"] = self._folder(variant.name, best, measure.name)
+            found.append((-sign * statistics[metric]["median"], entry))
+        return [entry for _, entry in sorted(found, key=lambda pair: pair[0])]
+
+
+def _by_metric(scores: Mapping[int, Mapping[str, float]]) -> dict[str, list[float]]:
+    """Returns the values of each metric, in the order of the seeds."""
+    return {name: [each[name] for each in scores.values()] for name in next(iter(scores.values()), ())}
 
 
 def spent(directory: str) -> tuple[float, float]:
@@ -807,25 +672,24 @@ def spent(directory: str) -> tuple[float, float]:
     return seconds, tokens
 
 
-def _identity(config: ml_collections.ConfigDict, declared: Mapping[str, Field]) -> dict[str, Any]:
-    """Returns the fields that determine what is computed, without those that differ between the runs."""
-    free = {name for name, field in declared.items() if field.resume == "free"}
-    return {name: x for name, x in config_fields.flatten(config) if name not in {*free, "seed", "steps"}}
-
-
-def _records_digest(directories: str) -> str:
-    return "+".join(manifests.read(path)["fingerprint"] for path in comma_lists.paths(directories))
+def _of_model(names: Collection[str]) -> list[str]:
+    return sorted(name.removeprefix("model.") for name in names if name.startswith("model."))
 
 
 def _split_files(config: ml_collections.ConfigDict) -> dict[str, str]:
     run = fields.of_run(config)
-    return {split: split_file(run, registry.get(run.task), split) for split in ("train", "dev")}
+    splits = {"data.train": "train", "data.eval": "dev"}
+    return {field: split_file(run, registry.get(run.task), split) for field, split in splits.items()}
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *rows))
+def _label(variant: str) -> str:
+    return variant or "all runs"
+
+
+def _deviation(values: Sequence[float]) -> float:
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
 def _mean(values: Sequence[float]) -> str:
-    deviation = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.4f}{deviation}" if values else ""
+    deviation = f" ± {_deviation(values):.2g}" if len(values) > 1 else ""
+    return f"{np.mean(values):.4g}{deviation}" if values else ""

@@ -22,7 +22,7 @@ def get_experiment():
     return Experiment(
         "Parameter-efficient fine-tuning",
         variants=[Variant(name, tune={"*": fields}) for name, fields in VARIANTS.items()],
-        measures=[finetuning(task, 1e-4) for task in ("MRPC", "STS-B", "RTE", "SST-2")],
+        measures=[finetuning(task, rate=1e-4) for task in ("MRPC", "STS-B", "RTE", "SST-2")],
         published="""
 Hu et al. 2022, table 2, RoBERTa-Base: full fine-tuning 94.8 on SST-2, 90.2 on MRPC, 78.7 on RTE and 91.2 on
 STS-B; LoRA of rank 8 95.1, 89.7, 86.6 and 91.5; biases 93.7, 92.7, 81.5 and 90.8. There RTE, MRPC and STS-B

@@ -24,7 +24,7 @@ def get_experiment():
                 "BiLSTM, random embeddings", tune={"*": LSTM | {"encoder": "bilstm", "from_scratch": True}}
             ),
         ],
-        measures=[finetuning(task, 1e-4) for task in ("CoLA", "SST-2", *PAIRS)],
+        measures=[finetuning(task, rate=1e-4) for task in ("CoLA", "SST-2", *PAIRS)],
         published="""
 GLUE's averages on the test sets: BiLSTM 63.9, with attention 63.9, with ELMo 66.4, with both 66.5. The
 BERT paper's table 1: BiLSTM, ELMo and attention 71.0, OpenAI GPT 75.1, BERT-Base 79.6, BERT-Large 82.1.

@@ -8,13 +8,7 @@ The students have half of its layers.
 """
 
 from bert_jax import convert
-from bert_jax.runs.sweep import (
-    Budget,
-    Experiment,
-    HeldOut,
-    Variant,
-    finetuning,
-)
+from bert_jax.runs.sweep import Experiment, HeldOut, Variant, finetuning
 from bert_jax.settings import config_files
 
 TEACHER = "teacher"
@@ -64,9 +58,9 @@ def get_experiment():
         ],
         measures=[
             HeldOut("held out", "rows"),
-            *(finetuning(task, 1e-4) for task in ("MRPC", "STS-B", "SST-2")),
+            *(finetuning(task, rate=1e-4) for task in ("MRPC", "STS-B", "SST-2")),
         ],
-        budget=Budget(seconds=1800),
+        budget="seconds=1800",
         records={"rows": ("--nsp=none", "--full_rows")},
         published="""
 DistilBERT's table 4, differences of the GLUE score from that of the triple loss: without logits -2.96,

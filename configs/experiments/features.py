@@ -24,7 +24,7 @@ def get_experiment():
     return Experiment(
         "Fine-tuning against features from a frozen model",
         variants=[Variant(name, tune={"CoNLL-2003": fields}) for name, fields in VARIANTS.items()],
-        measures=[finetuning("CoNLL-2003", 1e-4)],
+        measures=[finetuning("CoNLL-2003", rate=1e-4)],
         published="""
 The paper's table 7, BERT-Base, F1 on the development set: fine-tuned 96.4; features: embeddings 91.0, second
 to last 95.6, last 94.9, weighted sum of the last four 95.9, their concatenation 96.1, weighted sum of all 12

@@ -7,14 +7,7 @@ pretrain/hour is trained by masked LM and by causal LM. The causal model is fine
 from the last token of [CLS] A [SEP] B [SEP], with and without the loss of the next token.
 """
 
-from bert_jax.runs.sweep import (
-    Budget,
-    Experiment,
-    MinimalPairs,
-    Variant,
-    VariantConfig,
-    finetuning_small,
-)
+from bert_jax.runs.sweep import Experiment, MinimalPairs, Variant, finetuning
 
 LEFT_TO_RIGHT = "left-to-right"
 
@@ -23,16 +16,16 @@ def get_experiment():
     return Experiment(
         "Left-to-right models, and GPT's auxiliary loss",
         variants=[
-            Variant("masked LM", VariantConfig("pretrain/hour"), "rows"),
-            Variant(LEFT_TO_RIGHT, VariantConfig("pretrain/hour:left_to_right"), "rows"),
+            Variant("masked LM", "pretrain/hour", "rows"),
+            Variant(LEFT_TO_RIGHT, "pretrain/hour:left_to_right", "rows"),
             Variant("auxiliary loss", start=LEFT_TO_RIGHT, tune={"*": {"lm_weight": 0.5}}),
             Variant("random weights", start=LEFT_TO_RIGHT, tune={"*": {"from_scratch": True}}),
         ],
         measures=[
             MinimalPairs(),
-            *(finetuning_small(task) for task in ("CoLA", "SST-2", "MRPC", "STS-B", "RTE")),
+            *(finetuning(task) for task in ("CoLA", "SST-2", "MRPC", "STS-B", "RTE")),
         ],
-        budget=Budget(seconds=4800),
+        budget="seconds=4800",
         vocabulary=("--size=8192",),
         records={"rows": ("--nsp=none", "--full_rows")},
         published="""

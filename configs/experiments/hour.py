@@ -7,16 +7,7 @@ The first variants lead from BERT's pre-training to pretrain/hour, and each of t
 of pretrain/hour. The control has random weights.
 """
 
-from bert_jax.runs.sweep import (
-    SST_2,
-    Budget,
-    Experiment,
-    HeldOut,
-    MinimalPairs,
-    Variant,
-    VariantConfig,
-    finetuning_small,
-)
+from bert_jax.runs.sweep import SST_2, Experiment, HeldOut, MinimalPairs, Variant, finetuning
 from bert_jax.settings import config_files
 
 SHARED = (  # the same in all models: sizes and initialization
@@ -29,17 +20,9 @@ SHARED = (  # the same in all models: sizes and initialization
 TASKS = ("STS-B", SST_2, "CoNLL-2003")
 
 
-hour = VariantConfig("pretrain/hour")
-
-
-def changed(fields):
-    """Returns the config of a variant with other values of some fields of pretrain/hour."""
-    return VariantConfig("pretrain/hour", fields)
-
-
 def bert(run):
     """Returns BERT with the size, initialization, batches, optimizer and masks of pretrain/hour."""
-    c, ours = config_files.load("pretrain/mini"), hour(run)
+    c, ours = config_files.load("pretrain/mini"), config_files.load("pretrain/hour")
     for name in SHARED:
         c.model[name] = ours.model[name]
     c.batch_size, c.optimizer = ours.batch_size, ours.optimizer
@@ -52,7 +35,7 @@ def norms_first(run):
     """Returns BERT with pre-normalization."""
     c = bert(run)
     c.model.norm_placement, c.model.final_norm = "pre", True
-    c.optimizer.learning_rate = hour(run).optimizer.learning_rate
+    c.optimizer.learning_rate = config_files.load("pretrain/hour").optimizer.learning_rate
     return c
 
 
@@ -65,8 +48,8 @@ def rotary(run):
 
 def left_to_right_first(run):
     """Returns pretrain/hour with causal LM in the first 40% of the steps."""
-    c = hour(run)
-    c.causal_steps = run.share(0.4)
+    c = config_files.load("pretrain/hour")
+    c.causal_steps = max(1, round(0.4 * run.steps))
     return c
 
 
@@ -81,13 +64,11 @@ def replaced_tokens(run):
 
 
 def get_experiment():
-    muon = changed(
-        {
-            "optimizer.name": "muon",
-            "optimizer.args": "consistent_rms=0.2, adam_b2=0.98",
-            "optimizer.b2": 0.999,
-        }
-    )
+    muon = {
+        "optimizer.name": "muon",
+        "optimizer.args": "consistent_rms=0.2, adam_b2=0.98",
+        "optimizer.b2": 0.999,
+    }
     return Experiment(
         "Pre-training in a small budget",
         variants=[
@@ -95,10 +76,10 @@ def get_experiment():
             Variant("masked LM", bert, "rows"),
             Variant("pre-normalization", norms_first, "rows"),
             Variant("rotary positions", rotary, "rows"),
-            Variant("hour", hour, "rows"),
-            Variant("15% masked", changed({"masking.prob": 0.15}), "rows"),
-            Variant("initialized at 0.02", changed({"model.initializer_range": 0.02}), "rows"),
-            Variant("Muon", muon, "rows"),
+            Variant("hour", "pretrain/hour", "rows"),
+            Variant("15% masked", "pretrain/hour", "rows", {"masking.prob": 0.15}),
+            Variant("initialized at 0.02", "pretrain/hour", "rows", {"model.initializer_range": 0.02}),
+            Variant("Muon", "pretrain/hour", "rows", muon),
             Variant("left-to-right first", left_to_right_first, "rows"),
             Variant("replaced tokens", replaced_tokens, "rows"),
             Variant("random weights", start="hour", tune={"*": {"from_scratch": True}}, measures=TASKS),
@@ -106,10 +87,10 @@ def get_experiment():
         measures=[
             HeldOut("held out", "rows"),
             MinimalPairs(),
-            *(finetuning_small(task, {"model.classifier_pooling": "mean"}) for task in ("STS-B", "SST-2")),
-            finetuning_small("CoNLL-2003"),
+            *(finetuning(task, {"model.classifier_pooling": "mean"}) for task in ("STS-B", "SST-2")),
+            finetuning("CoNLL-2003"),
         ],
-        budget=Budget(seconds=4800),
+        budget="seconds=4800",
         vocabulary=("--size=8192",),
         records={"rows": ("--nsp=none", "--full_rows"), "pairs": ()},
         published="""

@@ -11,7 +11,7 @@ distillation.
 import math
 
 from bert_jax import convert
-from bert_jax.runs.sweep import Budget, Experiment, Variant, VariantConfig, finetuning_small
+from bert_jax.runs.sweep import Experiment, Variant, finetuning
 from bert_jax.settings import config_files
 
 
@@ -31,13 +31,13 @@ def get_experiment():
         "Distillation in a small budget",
         variants=[
             Variant("distilled", distilled, "rows"),
-            Variant("masked LM", VariantConfig("pretrain/hour"), "rows"),
+            Variant("masked LM", "pretrain/hour", "rows"),
             Variant("random weights", start="masked LM", tune={"*": {"from_scratch": True}}),
         ],
         measures=[
-            *(finetuning_small(task, {"model.classifier_pooling": "mean"}) for task in ("STS-B", "SST-2")),
-            finetuning_small("CoNLL-2003"),
+            *(finetuning(task, {"model.classifier_pooling": "mean"}) for task in ("STS-B", "SST-2")),
+            finetuning("CoNLL-2003"),
         ],
-        budget=Budget(seconds=4800),
+        budget="seconds=4800",
         records={"rows": ("--nsp=none", "--full_rows")},
     )

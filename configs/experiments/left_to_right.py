@@ -6,13 +6,7 @@
 All models are pretrain/hour with two layers and with BERT's token types and heads.
 """
 
-from bert_jax.runs.sweep import (
-    Budget,
-    Experiment,
-    Variant,
-    VariantConfig,
-    finetuning_small,
-)
+from bert_jax.runs.sweep import Experiment, Variant, finetuning
 
 LEFT_TO_RIGHT = "left-to-right"
 
@@ -23,13 +17,13 @@ def get_experiment():
         variants=[
             Variant(
                 "masked LM and next sentence",
-                VariantConfig("pretrain/hour:pairs,two_layers"),
+                "pretrain/hour:pairs,two_layers",
                 "pairs",
             ),
-            Variant("masked LM", VariantConfig("pretrain/hour:pairs,two_layers"), "rows"),
+            Variant("masked LM", "pretrain/hour:pairs,two_layers", "rows"),
             Variant(
                 LEFT_TO_RIGHT,
-                VariantConfig("pretrain/hour:pairs,left_to_right,two_layers"),
+                "pretrain/hour:pairs,left_to_right,two_layers",
                 "rows",
             ),
             Variant(
@@ -39,14 +33,11 @@ def get_experiment():
             ),
         ],
         measures=[
-            finetuning_small("SQuAD", {"epochs": 1.0, "max_seq_length": 256}),
-            finetuning_small("CoNLL-2003"),
-            *(
-                finetuning_small(task, {"model.classifier_pooling": "mean"})
-                for task in ("MRPC", "STS-B", "SST-2")
-            ),
+            finetuning("SQuAD", {"epochs": 1.0, "max_seq_length": 256}),
+            finetuning("CoNLL-2003"),
+            *(finetuning(task, {"model.classifier_pooling": "mean"}) for task in ("MRPC", "STS-B", "SST-2")),
         ],
-        budget=Budget(tokens=12_000_000),
+        budget="tokens=12000000",
         vocabulary=("--size=8192",),
         records={"rows": ("--nsp=none", "--full_rows"), "pairs": ()},
         published="""

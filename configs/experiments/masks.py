@@ -7,40 +7,30 @@ Each variant is pretrain/hour with one mix of [MASK], the same token and a rando
 with the mix of the first variant, and with [MASK] alone, as in fill-mask.
 """
 
-from bert_jax.runs.sweep import (
-    Budget,
-    Experiment,
-    HeldOut,
-    Variant,
-    VariantConfig,
-    finetuning,
-    finetuning_small,
-)
+from bert_jax.runs.sweep import Experiment, HeldOut, Variant, finetuning
 
 MIXES = ("80-10-10", "100-0-0", "80-0-20", "80-20-0", "0-20-80", "0-0-100")  # percent [MASK], same, random
 FEATURES = {"frozen": True, "head": "bilstm", "head_size": 256, "max_seq_length": 128}
 
 
-def pretraining(mix):
-    """Returns the config of a variant with a mix."""
+def variant(mix):
+    """Returns the variant with a mix."""
     mask, same, random = (int(share) / 100 for share in mix.split("-"))
-    return VariantConfig(
-        "pretrain/hour",
-        {"masking.replace": f"{mask:g},{random:g},{same:g}", "eval_masking.replace": "0.8,0.1,0.1"},
-    )
+    fields = {"masking.replace": f"{mask:g},{random:g},{same:g}", "eval_masking.replace": "0.8,0.1,0.1"}
+    return Variant(mix, "pretrain/hour", "rows", fields)
 
 
 def get_experiment():
     return Experiment(
         "Masked tokens replaced by [MASK], the same token or a random one",
-        variants=[Variant(mix, pretraining(mix), "rows") for mix in MIXES],
+        variants=[variant(mix) for mix in MIXES],
         measures=[
             HeldOut("80-10-10", "rows"),
             HeldOut("100-0-0", "rows", replace="1,0,0"),
-            finetuning_small("CoNLL-2003", {"max_seq_length": 128}),
-            finetuning("CoNLL-2003", 1e-3, FEATURES, "CoNLL-2003, features"),
+            finetuning("CoNLL-2003", {"max_seq_length": 128}),
+            finetuning("CoNLL-2003", FEATURES, 1e-3, "CoNLL-2003, features"),
         ],
-        budget=Budget(seconds=1800),
+        budget="seconds=1800",
         vocabulary=("--size=8192",),
         records={"rows": ("--nsp=none", "--full_rows")},
         published="""

@@ -6,29 +6,20 @@
 Each of two models is trained on one kind of pairs and evaluated on both kinds.
 """
 
-from bert_jax.runs.sweep import (
-    Budget,
-    Experiment,
-    HeldOut,
-    Variant,
-    VariantConfig,
-    finetuning_small,
-)
+from bert_jax.runs.sweep import Experiment, HeldOut, Variant, finetuning
 
 
 def get_experiment():
     return Experiment(
         "Sentence-order against next-sentence prediction",
-        variants=[
-            Variant(kind, VariantConfig("pretrain/hour:pairs,two_layers"), kind) for kind in ("next", "sop")
-        ],
+        variants=[Variant(kind, "pretrain/hour:pairs,two_layers", kind) for kind in ("next", "sop")],
         measures=[
             HeldOut("asked about next", "next"),
             HeldOut("asked about sop", "sop"),
-            finetuning_small("STS-B"),
-            finetuning_small("MRPC"),
+            finetuning("STS-B"),
+            finetuning("MRPC"),
         ],
-        budget=Budget(tokens=12_000_000),
+        budget="tokens=12000000",
         vocabulary=("--size=8192",),
         records={kind: (f"--nsp={kind}",) for kind in ("next", "sop")},
         published="""

@@ -3,31 +3,29 @@
 bert-jax sweep --experiment=sizes --workdir=runs/sizes --input='wiki/*' --input_format=wikiextractor
 """
 
-from bert_jax.runs.sweep import Budget, Experiment, HeldOut, MinimalPairs, Variant, VariantConfig
+from bert_jax.runs.sweep import Experiment, HeldOut, MinimalPairs, Variant
 
 SIZES = ((2, 128), (4, 128), (4, 256), (6, 384))
 
 
-def pretraining(layers, hidden):
-    """Returns the config of a variant with a size."""
-    return VariantConfig(
-        "pretrain/hour",
-        {
-            "model.num_hidden_layers": layers,
-            "model.hidden_size": hidden,
-            "model.intermediate_size": 3 * hidden,
-            "model.num_attention_heads": hidden // 64,
-            "model.initializer_range": hidden**-0.5,
-        },
-    )
+def variant(layers, hidden):
+    """Returns the variant with a size."""
+    fields = {
+        "model.num_hidden_layers": layers,
+        "model.hidden_size": hidden,
+        "model.intermediate_size": 3 * hidden,
+        "model.num_attention_heads": hidden // 64,
+        "model.initializer_range": hidden**-0.5,
+    }
+    return Variant(f"{layers} layers of {hidden}", "pretrain/hour", "rows", fields)
 
 
 def get_experiment():
     return Experiment(
         "Models of four sizes",
-        variants=[Variant(f"{n} layers of {hidden}", pretraining(n, hidden), "rows") for n, hidden in SIZES],
+        variants=[variant(*size) for size in SIZES],
         measures=[HeldOut("held out", "rows"), MinimalPairs()],
-        budget=Budget(seconds=1800),
+        budget="seconds=1800",
         vocabulary=("--size=8192",),
         records={"rows": ("--nsp=none", "--full_rows")},
         published="""

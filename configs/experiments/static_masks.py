@@ -8,14 +8,7 @@ same masks every time, one cycles through 10 sets of masks as BERT's records do,
 time.
 """
 
-from bert_jax.runs.sweep import (
-    Budget,
-    Experiment,
-    HeldOut,
-    Variant,
-    VariantConfig,
-    finetuning_small,
-)
+from bert_jax.runs.sweep import Experiment, HeldOut, Variant, finetuning
 
 COPIES = {"static": 1, "10 copies": 10, "dynamic": 0}
 
@@ -24,18 +17,14 @@ def get_experiment():
     return Experiment(
         "Static against dynamic masks",
         variants=[
-            Variant(
-                name,
-                VariantConfig("pretrain/hour:two_layers", {"masking.copies": copies}),
-                "rows",
-            )
+            Variant(name, "pretrain/hour:two_layers", "rows", {"masking.copies": copies})
             for name, copies in COPIES.items()
         ],
         measures=[
             HeldOut("held out", "rows"),
-            finetuning_small("SST-2"),
+            finetuning("SST-2"),
         ],
-        budget=Budget(tokens=40_000_000),
+        budget="tokens=40000000",
         vocabulary=("--size=8192",),
         records={"rows": ("--nsp=none", "--full_rows", "--eval_fraction=0.05")},
         published="""

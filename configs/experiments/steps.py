@@ -6,28 +6,19 @@
 Each variant is a run of pretrain/hour with a complete learning rate schedule.
 """
 
-from bert_jax.runs.sweep import (
-    Budget,
-    Experiment,
-    HeldOut,
-    Variant,
-    VariantConfig,
-    finetuning_small,
-)
+from bert_jax.runs.sweep import Experiment, HeldOut, Variant, finetuning
 
 
 def get_experiment():
     return Experiment(
         "Number of pre-training steps",
-        variants=[
-            Variant(f"1/{n}", VariantConfig("pretrain/hour"), "rows", share=1 / n) for n in (8, 4, 2, 1)
-        ],
+        variants=[Variant(f"1/{n}", "pretrain/hour", "rows", share=1 / n) for n in (8, 4, 2, 1)],
         measures=[
             HeldOut("held out", "rows"),
-            finetuning_small("STS-B"),
-            finetuning_small("CoNLL-2003", {"max_seq_length": 128}),
+            finetuning("STS-B"),
+            finetuning("CoNLL-2003", {"max_seq_length": 128}),
         ],
-        budget=Budget(seconds=4800),
+        budget="seconds=4800",
         vocabulary=("--size=8192",),
         records={"rows": ("--nsp=none", "--full_rows")},
         published="""
