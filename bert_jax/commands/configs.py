@@ -2,7 +2,7 @@
 
     bert-jax configs
     bert-jax configs pretrain/tiny
-    bert-jax configs pretrain/tiny --output=mine.py
+    bert-jax configs pretrain/tiny > mine.py
     bert-jax configs --fields finetune/glue:mrpc
 
 `--config=NAME` of pretrain, finetune, estimate and bench runs one; `--config=mine.py` runs a copy that you
@@ -12,7 +12,6 @@ config with its value and its meaning: what `--config.FIELD=VALUE` can set.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +20,6 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, checks, files
 from bert_jax.settings import config_fields, config_files
 from bert_jax.settings.flags import Define
 
@@ -40,37 +38,21 @@ def define_flags(define: Define) -> None:
     define.boolean(
         "fields", "Print the fields of the config, their values and meanings, instead of the file."
     )
-    define.string("output", "Write the copy to this file instead of printing it.")
-    define.overwrite()
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     """Runs the command."""
-    if len(args) > 1 or (flags.fields and flags.output) or (not args and (flags.fields or flags.output)):
-        raise UserError("configs takes one NAME, with --fields or --output; `bert-jax configs` lists them")
+    if len(args) > 1 or (flags.fields and not args):
+        raise UserError("configs takes one NAME; `bert-jax configs` lists them")
     if not args:
         names = config_files.names()
         width = max(map(len, names))
         print("\n".join(f"{name:<{width}}  {config_files.summary(name)}" for name in names))
         return
-    path = config_files.find(config_files.split(args[0])[0])
-    is_experiment = config_files.is_experiment(path)
     if flags.fields:
-        if is_experiment:
-            raise UserError(f"--fields: an experiment has no fields; `bert-jax configs {args[0]}` prints it")
         print(describe_fields(config_files.load(args[0])))
-        return
-    source = path.read_text(encoding="utf-8")
-    if not flags.output:
-        print(source, end="")
-        return
-    checks.check_output_file(flags.output, (".py",), overwrite=flags.overwrite)
-    atomic.write_text(flags.output, source)
-    shown = flags.output if files.is_remote(flags.output) else os.path.relpath(flags.output)
-    use = f"use it as --config={shown}"
-    if is_experiment:
-        use = f"run it by `bert-jax sweep --experiment={shown}`"
-    print(f"wrote {flags.output}; {use}")
+    else:
+        print(config_files.find(config_files.split(args[0])[0]).read_text(encoding="utf-8"), end="")
 
 
 def describe_fields(config: Mapping[str, Any]) -> str:

@@ -89,11 +89,6 @@ def summary(name: str) -> str:
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
 
-def is_experiment(path: Path) -> bool:
-    """Returns whether a file is one of an experiment of `sweep`, which defines get_experiment()."""
-    return "def get_experiment(" in path.read_text(encoding="utf-8")
-
-
 def load(name: str, command: str = "") -> ml_collections.ConfigDict:
     """Returns the config that --config=NAME[:ARG] or --config=PATH[:ARG] names.
 
