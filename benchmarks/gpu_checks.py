@@ -100,7 +100,7 @@ def gradients(args) -> None:
             execution=Execution(dtype),
             **(dict(vocab_size=1000, hidden_size=128, num_attention_heads=2) if args.small else {}),
         )
-        task = benchmark.make_task(model, length)
+        task = benchmark.make_masked_lm(model, length)
         mesh = sharding.make_mesh(devices=[device])
         batch = sharding.global_batch(benchmark.synthetic_batch("packed", 8, length, model.vocab_size), mesh)
 

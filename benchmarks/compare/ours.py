@@ -72,7 +72,7 @@ def prepare(args) -> None:
         for rows in ("full", "padded"):
             made = batch_of(shape, rows)
             arrays = {name: made[name] for name in ("input_ids", "lengths")}
-            predictions = default_max_predictions(length, 0.15)  # as `benchmark.make_task` has them
+            predictions = default_max_predictions(length, 0.15)  # as `benchmark.make_masked_lm` has them
             np.savez(args.folder / f"{rows}-{batch}x{length}.npz", predictions=predictions, **arrays)
 
 
@@ -220,7 +220,7 @@ def first_step(args) -> None:
 
     (variant,) = map(measure.variant, args.variants)
     compiler_options.enable_compilation_cache()
-    task = benchmark.make_task(config_of(args.model, variant), args.length)
+    task = benchmark.make_masked_lm(config_of(args.model, variant), args.length)
     _step(task, batch_of(args, variant["rows"]), one_device()).call()
 
 
@@ -231,7 +231,7 @@ def checkpoint(args) -> None:
     from bert_jax.training.state import init_state
 
     (variant,) = map(measure.variant, args.variants)
-    task = benchmark.make_task(config_of(args.model, variant), args.length)
+    task = benchmark.make_masked_lm(config_of(args.model, variant), args.length)
     optimizer, *_ = _optimizer(task)
     state = init_state(task, optimizer, one_device(), 0)
     stalls, stored = [], []
@@ -297,7 +297,7 @@ def pretraining(args, variant: dict, mesh):
     config = config_of(args.model, variant)
     if jax.default_backend() == "gpu":
         config = config.replace(scan_unroll=0)
-    task = benchmark.make_task(config, args.length)
+    task = benchmark.make_masked_lm(config, args.length)
     batch = batch_of(args, variant["rows"])
     sequences = np.count_nonzero(batch["first_lengths"])
     predictions = task.masking.max_predictions

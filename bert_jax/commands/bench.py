@@ -61,7 +61,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     config = dataclasses.replace(config, model=config.model.replace(dtype=dtype))
     dataset = None
     if config.data.dir:
-        dataset = pretrain.open_training_set(config.data.dir, config, progress.log)
+        dataset = pretrain.open_training_set(config.data, progress.log)
     result = measure(config, flags.rows, flags.seq_length, flags.steps, dataset)
     print(json.dumps(result, indent=1) if flags.json else report(result))
 
@@ -89,12 +89,14 @@ def measure(
 
     def time_steps(batches, length, next_sentence=True):
         benchmark.check_length(model, length)
-        task = benchmark.make_task(model, length, config.masking.options(length), next_sentence)
-        learned = pretrain.make_objective(config, task, length)
-        learned = distillation.read_teacher(learned, config, pretrain.HEAD, "", progress.log)
+        masked_lm = benchmark.make_masked_lm(model, length, config.masking.options(length), next_sentence)
+        learned = pretrain.make_objective(config, masked_lm, length)
+        learned = distillation.read_teacher(
+            learned, config.distillation.teacher, pretrain.HEAD, "", progress.log
+        )
         objective = pretrain.trainable(config, learned)
         return benchmark.time_train_step(
-            task,
+            masked_lm,
             step_module.TrainSetup.from_config(config, objective),
             batches,
             steps=steps,

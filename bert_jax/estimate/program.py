@@ -60,7 +60,7 @@ def synthetic_rows(config: PretrainConfig, length: int | None) -> Rows:
 
 def rows_of_records(config: PretrainConfig, log: Callable[[str], None]) -> Rows:
     """Returns the rows of `data.dir`, with the means in its manifest."""
-    dataset = pretrain.open_training_set(config.data.dir, config, log)
+    dataset = pretrain.open_training_set(config.data, log)
     split = dataset.manifest["splits"][pretrain.TRAIN]
     first = np.zeros(1, np.int64)
     batch = dataset.batch(first)
@@ -134,7 +134,7 @@ class TrainStep:
             masking = dataclasses.replace(masking, max_predictions=rows.max_predictions)
         self.predictions = rows.length if config.objective == "causal_lm" else masking.max_predictions
         self.model = self.model.resolve(platform.target_of(devices[0]))
-        masked_lm = benchmark.make_task(self.model, rows.length, masking, rows.next_sentence)
+        masked_lm = benchmark.make_masked_lm(self.model, rows.length, masking, rows.next_sentence)
         learned = pretrain.make_objective(config, masked_lm, rows.length)
         task = pretrain.trainable(config, learned)
         program = TrainSetup.from_config(config, task, devices)

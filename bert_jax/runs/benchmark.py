@@ -101,7 +101,7 @@ def check_length(model: EncoderConfig, length: int) -> None:
         )
 
 
-def make_task(
+def make_masked_lm(
     model: EncoderConfig, length: int, masking: MaskingOptions | None = None, next_sentence: bool = True
 ) -> MaskedLM:
     """Returns masked LM, with the family's heads and with the special token ids of the released vocabularies.
@@ -132,7 +132,7 @@ def make_task(
 
 
 def time_train_step(
-    task: MaskedLM,
+    masked_lm: MaskedLM,
     program: TrainSetup,
     batches: Batch | Iterator[Batch],
     *,
@@ -145,14 +145,14 @@ def time_train_step(
     """Compiles the train step and measures its duration, waiting for each step.
 
     Args:
-        task: masked LM, with the architecture and the masks.
+        masked_lm: masked LM, with the architecture and the masks.
         program: the train step of the objective.
         batches: one batch, which stays on the devices and is used for every step, or an iterator over
             batches, of which the next one is assembled and transferred during a step, as in training.
         steps: the number of steps to time, after the warm-up steps.
         accumulate_steps: the number of microbatches.
         seed: the seed of the parameters, the masks and dropout.
-        objective: what is learned with these masks, with what is frozen or adapted; by default the task.
+        objective: what is learned with these masks, with what is frozen or adapted; by default masked LM.
         log: called with a line before the compilation and before the timing.
 
     Returns:
@@ -168,10 +168,10 @@ def time_train_step(
         - `memory_bytes`: the memory per device, or None if it is not known.
         - `loss`: the loss of the last step.
     """
-    kernel_check.ensure(task.config, log)
+    kernel_check.ensure(masked_lm.config, log)
     mesh = program.mesh
     supply = iter(batches) if isinstance(batches, Iterator) else itertools.repeat(batches)
-    objective = objective or task
+    objective = objective or masked_lm
     first = next(supply)
     rows, length = first["input_ids"].shape
     sharding.check_batch_size(rows, mesh, accumulate_steps)
@@ -203,9 +203,9 @@ def time_train_step(
     seconds = seconds[_WARM_UP_STEPS:]
     # Batches of records differ slightly in their numbers of sequences and tokens, so rates use the means.
     per_row, per_step = np.mean(sequences[_WARM_UP_STEPS:]) / rows, np.mean(tokens[_WARM_UP_STEPS:])
-    row_flops = flops.row_flops(objective)(length, task.masking.max_predictions, round(per_row))
+    row_flops = flops.row_flops(objective)(length, masked_lm.masking.max_predictions, round(per_row))
     device = mesh.devices.flat[0]
-    peak = flops.peak_flops(device, task.config.execution.dtype) * mesh.size
+    peak = flops.peak_flops(device, masked_lm.config.execution.dtype) * mesh.size
     memory = step.memory_analysis()
 
     def rate(amount: float) -> dict[str, float]:

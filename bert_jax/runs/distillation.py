@@ -24,8 +24,7 @@ from bert_jax.objectives.distillation import (
 )
 from bert_jax.parallel import sharding
 from bert_jax.settings import config_fields
-from bert_jax.settings.pretrain_config import PretrainConfig
-from bert_jax.settings.run_config import DistillationConfig, RunConfig
+from bert_jax.settings.run_config import DistillationConfig
 from bert_jax.tokenization import Tokenizer
 from bert_jax.workdir import run_directory
 
@@ -34,9 +33,8 @@ _RECORD = "teacher"  # the entry of config.json with the teacher's architecture
 
 def add_distillation(
     objective: Objective,
-    config: RunConfig,
+    config: DistillationConfig,
     head: str,
-    *,
     tokenizer: Tokenizer | None = None,
     max_seq_length: int = 0,
     workdir: os.PathLike | str = "",
@@ -45,7 +43,7 @@ def add_distillation(
 
     Args:
         objective: what the student learns without a teacher.
-        config: the configuration of the run; without a teacher, the objective is returned.
+        config: the configuration of the teacher; without a teacher, the objective is returned.
         head: the head of the teacher; a key of `convert.HEADS`.
         tokenizer: the tokenizer of the data, whose vocabulary the teacher must have.
         max_seq_length: the number of tokens of the longest row.
@@ -54,22 +52,20 @@ def add_distillation(
     Raises:
         UserError: there is no teacher, it does not fit the student or the data, or a value is not valid.
     """
-    part = config.distillation
-    if not part.teacher:
+    if not config.teacher:
         return objective
+    given = f"distillation.teacher={config.teacher}"
     if not hasattr(objective, "forward") or getattr(objective, "layers", None):
-        what = f"objective={config.objective}" if isinstance(config, PretrainConfig) else "a frozen encoder"
-        raise UserError(f"distillation.teacher={part.teacher}: {what} has no teacher; leave it empty")
+        raise UserError(f"{given}: {type(objective).__name__} has no teacher; leave it empty")
     student = cast(DistillableObjective, objective)
-    factors = parse_scales(part.losses)
-    teacher_config = _architecture(part, tokenizer, workdir)
+    factors = parse_scales(config.losses)
+    teacher_config = _architecture(config.teacher, tokenizer, workdir)
     teacher_config = teacher_config.replace(
         execution=dataclasses.replace(student.config.execution, remat="none")
     )
     family = families.of(teacher_config)
     if "logits" in factors and head not in family.heads:
-        raise UserError(f"distillation.teacher={part.teacher}: a {family.name} has no head {head}")
-    given = f"distillation.teacher={part.teacher}"
+        raise UserError(f"{given}: a {family.name} has no head {head}")
     if max_seq_length > teacher_config.max_seq_length:
         raise UserError(
             f"{given} has {teacher_config.max_seq_length} positions, and the rows have {max_seq_length} "
@@ -81,7 +77,7 @@ def add_distillation(
             f"{given} has {theirs} rows of word embeddings, and the student {mine}; set "
             f"--config.model.vocab_size={theirs}"
         )
-    layers = parse_layers(part.layers)
+    layers = parse_layers(config.layers)
     compared = [name for name in factors if name not in ("task", "logits")]
     check(compared, student.config, teacher_config, layers)
     names: dict[str, Any] = {"config": teacher_config}
@@ -90,18 +86,16 @@ def add_distillation(
     elif hasattr(student, "head"):
         names |= {"head": family.masked_lm, "next_sentence_head": False}
     teacher = dataclasses.replace(cast(Any, student), **names)
-    return Distillation(student, teacher, factors, part.temperature, layers)
+    return Distillation(student, teacher, factors, config.temperature, layers)
 
 
-def _architecture(
-    part: DistillationConfig, tokenizer: Tokenizer | None, workdir: os.PathLike | str
-) -> EncoderConfig:
+def _architecture(path: str, tokenizer: Tokenizer | None, workdir: os.PathLike | str) -> EncoderConfig:
     """Returns the architecture of the teacher: of a run that has started, the recorded one."""
     if record := run_directory.read_started(workdir).get(_RECORD) if workdir else None:
         return from_dict({name: record[name] for name in ENCODER_FIELDS if name in record})
-    config, theirs = convert.load_architecture(part.teacher)
+    config, theirs = convert.load_architecture(path)
     if tokenizer is not None:
-        records.check_vocabulary("distillation.teacher", part.teacher, theirs, tokenizer)
+        records.check_vocabulary("distillation.teacher", path, theirs, tokenizer)
     return config
 
 
@@ -115,7 +109,7 @@ def record(objective: Objective) -> dict[str, Any]:
 
 def read_teacher(
     objective: Objective,
-    config: RunConfig,
+    path: str,
     head: str,
     workdir: os.PathLike | str,
     log: Callable[[str], None],
@@ -127,7 +121,7 @@ def read_teacher(
 
     Args:
         objective: a result of `add_distillation`.
-        config: the configuration of the run.
+        path: `distillation.teacher`.
         head: see `add_distillation`.
         workdir: the work directory.
         log: called with a line that describes the teacher.
@@ -136,7 +130,6 @@ def read_teacher(
     Raises:
         UserError: the checkpoint lacks the head or parameters of it, or has other labels.
     """
-    path = config.distillation.teacher
     if not isinstance(objective, Distillation) or _has_saved(workdir, path):
         return objective
     model = convert.load(path, log=log)

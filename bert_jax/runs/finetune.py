@@ -103,7 +103,8 @@ def _open(config, directory, log, explicit, command_line, memory_limit, cleanup)
         found.warn(log)
     mesh = sharding.mesh_of(config.mesh)
     learned = _learned(config, task, directory)
-    learned = distillation.read_teacher(learned, config, task.export_head, directory, log, task.labels)
+    teacher = config.distillation.teacher
+    learned = distillation.read_teacher(learned, teacher, task.export_head, directory, log, task.labels)
     objective = training_objective(config, task, learned)
 
     primary = jax.process_index() == 0
@@ -223,11 +224,11 @@ def _learned(config: FinetuneConfig, task: FinetuneTask, directory: str) -> Obje
     """Returns the objective of the task, with the shapes of its teacher if there is one."""
     learned = distillation.add_distillation(
         task.objective(),
-        config,
+        config.distillation,
         task.export_head,
-        tokenizer=task.tokenizer,
-        max_seq_length=task.config.max_seq_length,
-        workdir=directory,
+        task.tokenizer,
+        task.config.max_seq_length,
+        directory,
     )
     if isinstance(learned, Distillation):
         given = f"distillation.losses={config.distillation.losses}"

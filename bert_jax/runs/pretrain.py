@@ -36,7 +36,7 @@ from bert_jax.objectives.replaced_tokens import ReplacedTokens, generator_config
 from bert_jax.parallel import collective, distributed, sharding
 from bert_jax.runs import distillation
 from bert_jax.settings import config_fields, pretrain_config
-from bert_jax.settings.pretrain_config import PretrainConfig
+from bert_jax.settings.pretrain_config import PretrainConfig, PretrainDataConfig
 from bert_jax.settings.run_config import ModelConfig
 from bert_jax.tokenization import Tokenizer
 from bert_jax.training import auto_accumulation, flops, train
@@ -103,7 +103,7 @@ def _open(config, workdir, explicit, allow_changes, evaluators, log, memory_limi
     config = pretrain_config.pretraining(config)
     declared = dict(config_fields.fields(PretrainConfig()))
     run_directory.check_run({"config": config.to_dict()}, declared)
-    data = open_records(config, workdir, log)
+    data = open_records(config.data, workdir, log)
     config, adopted = adopt_architecture(config, explicit, workdir, data.tokenizer)
     config = _resolve(config, data, workdir, log)
     if not (config.init_from or config.resume_from or run_directory.read_started(workdir)):
@@ -111,10 +111,10 @@ def _open(config, workdir, explicit, allow_changes, evaluators, log, memory_limi
             raise UserError(f"give --config.{config.requires}: this config continues another run or model")
         families.check_known(config.model.encoder())
         families.check_rows(data.tokenizer, config.model.encoder(), f"data.dir={config.data.dir}")
-    task = _masked_lm(config, data, workdir)
+    masked_lm = _masked_lm(config, data, workdir)
     length = data.train.max_seq_length
-    learned = make_objective(config, task, length, tokenizer=data.tokenizer, workdir=workdir)
-    learned = distillation.read_teacher(learned, config, HEAD, workdir, log)
+    learned = make_objective(config, masked_lm, length, tokenizer=data.tokenizer, workdir=workdir)
+    learned = distillation.read_teacher(learned, config.distillation.teacher, HEAD, workdir, log)
     objective = trainable(config, learned)
     make_optimizer(config.optimizer, config.steps, None)
     mesh = sharding.mesh_of(config.mesh)
@@ -157,7 +157,7 @@ def _open(config, workdir, explicit, allow_changes, evaluators, log, memory_limi
         objective=objective,
         train_data=lambda step, _: data.train_batches(config, step, local_rows),
         evaluators=[*_evaluators(config, objective, data, mesh), *evaluators],
-        flops_per_step=_flops_per_step(config, objective, task, data),
+        flops_per_step=_flops_per_step(config, objective, masked_lm.masking.max_predictions, data),
         writer=writer,
         initial_params=_initial_params(config, objective, held, log),
     )
@@ -243,13 +243,8 @@ class Records:
             return next(batches)
 
 
-def open_records(config: PretrainConfig, workdir: os.PathLike | str, log: Callable[[str], None]) -> Records:
-    """Opens the records in `config.data.dir` and `config.data.replay`.
-
-    Raises:
-        UserError: there are none, they are not valid, or those of replay are of another kind.
-    """
-    data = config.data
+def open_records(data: PretrainDataConfig, workdir: os.PathLike | str, log: Callable[[str], None]) -> Records:
+    """Opens the records in `data.dir` and `data.replay`; raises UserError if they are not valid or differ."""
     if not data.dir:
         raise UserError("no records given: set --config.data.dir to what `bert-jax data --output` made")
     index_dir = "" if files.is_remote(workdir) else os.path.join(workdir, "index")
@@ -276,10 +271,9 @@ def open_records(config: PretrainConfig, workdir: os.PathLike | str, log: Callab
     return Records(train, held_out, tokenizer, replay, replay_held_out, data.replay_fraction)
 
 
-def open_training_set(data_dir: str, config: PretrainConfig, log: Callable[[str], None]) -> Dataset:
-    """Opens the training set of record directories, which may differ from `config.data.dir`."""
-    directory = cache.localize(data_dir, log)
-    return records.open_dataset(directory, TRAIN, config.data.vocab)
+def open_training_set(data: PretrainDataConfig, log: Callable[[str], None]) -> Dataset:
+    """Opens the training set in `data.dir`, without replay."""
+    return records.open_dataset(cache.localize(data.dir, log), TRAIN, data.vocab)
 
 
 def _open_splits(directory: str, vocab: str, index_dir: str) -> tuple[Dataset, Dataset | None]:
@@ -425,7 +419,7 @@ def _initial_params(
 
     def load(abstract_params):
         if config.distillation.init_layers:
-            params, report = load_student(config, abstract_params, log)
+            params, report = _load_student(config, abstract_params, log)
         else:
             params, report = load_initial(config, objective, abstract_params, log)
         log(str(report))
@@ -449,21 +443,10 @@ def _student_layers(config: PretrainConfig, count: int, teacher: EncoderConfig) 
     return tuple(round(i * (many - 1) / max(1, count - 1)) for i in range(count))
 
 
-def load_student(
+def _load_student(
     config: PretrainConfig, abstract_params: Mapping[str, Any], log: Callable[[str], None]
 ) -> tuple[dict, checkpoint.Report]:
-    """Returns the parameters of the teacher that a student starts with.
-
-    The teacher's token types, its pooler, and heads that the student lacks are dropped.
-
-    Args:
-        config: a configuration with `distillation.init_layers`.
-        abstract_params: the parameters of the student, with shardings.
-        log: called with one line for each notice.
-
-    Raises:
-        UserError: the teacher lacks a parameter of the student, or has another shape of it.
-    """
+    """Returns the parameters of the teacher that a student starts with; others of the teacher are dropped."""
     model = convert.load(config.distillation.teacher, log=log)
     if "mlm" in abstract_params and "mlm" not in model.groups:
         model = surgery.change_head(model, HEAD)  # a generator's head
@@ -492,7 +475,7 @@ def _masked_lm(config: PretrainConfig, data: Records, workdir: os.PathLike | str
     states = (os.path.join(workdir, "checkpoints"), config.resume_from)
     saved = [name for path in states if path for name in checkpoint.parameter_names(path) or ()]
     labeled = data.next_sentence or any(name.startswith("nsp/") for name in saved)
-    task = MaskedLM(
+    masked_lm = MaskedLM(
         model,
         Vocabulary.from_tokenizer(data.tokenizer, data.token_counts() if masking.smoothing else None),
         masking,
@@ -504,18 +487,18 @@ def _masked_lm(config: PretrainConfig, data: Records, workdir: os.PathLike | str
     )
     # LAMB scales weight decay alone to the norm of the parameter, times the learning rate.
     shrinks = config.optimizer.name in WITH_TRUST_RATIO and config.optimizer.weight_decay
-    if config.causal_steps and task.next_sentence_head and shrinks:
+    if config.causal_steps and masked_lm.next_sentence_head and shrinks:
         raise UserError(
             f"causal_steps={config.causal_steps}: optimizer.name={config.optimizer.name} would shrink the "
             "next-sentence head, which learns nothing in these steps; choose another optimizer, or records "
             "without next-sentence labels"
         )
-    return task
+    return masked_lm
 
 
 def make_objective(
     config: PretrainConfig,
-    task: MaskedLM,
+    masked_lm: MaskedLM,
     max_seq_length: int,
     *,
     tokenizer: Tokenizer | None = None,
@@ -525,7 +508,7 @@ def make_objective(
 
     Args:
         config: the configuration of a pre-training run.
-        task: masked LM for the configured model, with the masks and the vocabulary of the run.
+        masked_lm: masked LM for the configured model, with the masks and the vocabulary of the run.
         max_seq_length: the number of tokens of the longest row.
         tokenizer: the tokenizer of the records; None without records.
         workdir: the work directory; "" if there is none.
@@ -533,31 +516,31 @@ def make_objective(
     Raises:
         UserError: the objective is unknown, or the model or the teacher does not fit it.
     """
-    name, causal = config.objective, task.config.causal
+    name, model = config.objective, masked_lm.config
     if name not in ("masked_lm", "causal_lm", "replaced_tokens"):
         raise UserError(f"objective={name!r}: expected masked_lm, causal_lm or replaced_tokens")
-    if causal != (name == "causal_lm"):
+    if model.causal != (name == "causal_lm"):
         raise UserError(
-            f"objective={name} and model.causal={str(causal).lower()}: set both --config.objective=causal_lm "
-            "and --config.model.causal=true, or neither"
+            f"objective={name} and model.causal={str(model.causal).lower()}: set both "
+            "--config.objective=causal_lm and --config.model.causal=true, or neither"
         )
-    objective: Objective = task
+    objective: Objective = masked_lm
     if name == "causal_lm":
-        objective = CausalLM(task.config, task.token_types, task.head)
+        objective = CausalLM(model, masked_lm.token_types, masked_lm.head)
     elif name == "replaced_tokens":
-        options, family = config.replaced_tokens, families.of(task.config)
+        options, family = config.replaced_tokens, families.of(model)
         if "replaced_tokens" not in family.heads:
             raise UserError(
                 f"objective=replaced_tokens: a {family.name} has no such head; set "
                 "--config.model.model_type=electra"
             )
-        small = generator_config(task.config, options.generator_hidden_size)
-        generator = dataclasses.replace(task, config=small, next_sentence_head=False)
-        objective = ReplacedTokens(task.config, generator, options.weight)
+        small = generator_config(model, options.generator_hidden_size)
+        generator = dataclasses.replace(masked_lm, config=small, next_sentence_head=False)
+        objective = ReplacedTokens(model, generator, options.weight)
     elif config.causal_steps:
-        objective = CausalThenMasked(task)
+        objective = CausalThenMasked(masked_lm)
     return distillation.add_distillation(
-        objective, config, HEAD, tokenizer=tokenizer, max_seq_length=max_seq_length, workdir=workdir
+        objective, config.distillation, HEAD, tokenizer, max_seq_length, workdir
     )
 
 
@@ -567,11 +550,11 @@ def trainable(config: PretrainConfig, learned: Objective) -> Objective:
 
 
 def _flops_per_step(
-    config: PretrainConfig, objective: Objective, task: MaskedLM, data: Records
+    config: PretrainConfig, objective: Objective, max_predictions: int, data: Records
 ) -> Callable[[int], float]:
     """Returns the function that maps a step, counted from 1, to its model FLOPs."""
     length = data.train.max_seq_length
-    predictions = getattr(data.train, "max_predictions", 0) or task.masking.max_predictions
+    predictions = getattr(data.train, "max_predictions", 0) or max_predictions
     sequences = math.ceil(data.mean(lambda x: Fraction(x.manifest["splits"][x.split]["sequences"], len(x))))
     of_row = [
         flops.row_flops(objective, left_to_right=phase)(length, predictions, sequences)
@@ -595,18 +578,12 @@ def _evaluators(config: PretrainConfig, objective: Objective, data: Records, mes
     for name, dataset in (("eval", data.held_out), ("eval_replay", data.replay_held_out)):
         if dataset is None:
             continue
-        batches = functools.partial(
-            loader.eval_batches, dataset, config.batch_size, max_batches=config.eval.batches
-        )
-        total = _eval_batches(config, dataset)
-        options: dict[str, Any] = dict(
-            batches=lambda own, step, batches=batches: batches(own=own),
-            total=lambda step, total=total: total,
-        )
+        size, most = config.batch_size, config.eval.batches
         yield RecordEvaluator(
-            eval_step=eval_step,
-            batch_size=config.batch_size,
+            eval_step,
+            functools.partial(loader.eval_batches, dataset, size, max_batches=most),
+            batch_size=size,
             every=config.eval.every,
+            total=_eval_batches(config, dataset),
             name=name,
-            **options,
         )

@@ -146,22 +146,22 @@ class RecordEvaluator(Evaluator):
 
     Args:
         eval_step: the eval step of the objective.
-        batches: (rows of the global batch that this process feeds, steps done) -> iterator over these rows of
-            each batch. Batches may have a few different shapes; the eval step is compiled for each.
+        batches: maps `own`, the rows of the global batch that this process feeds, to an iterator over these
+            rows of each batch. Batches may have a few different shapes; the eval step is compiled for each.
         batch_size: rows of a global batch.
         every: see `Evaluator`.
-        total: steps done -> number of batches, for the progress bar, if it is known.
+        total: number of batches, for the progress bar, if it is known.
         name: see `Evaluator`.
     """
 
     def __init__(
         self,
         eval_step: EvalStep,
-        batches: Callable[[np.ndarray, int], Batches],
+        batches: Callable[..., Batches],
         *,
         batch_size: int,
         every: int = 0,
-        total: Callable[[int], int] | None = None,
+        total: int | None = None,
         name: str = "eval",
     ):
         self.name, self.every = name, every
@@ -174,8 +174,8 @@ class RecordEvaluator(Evaluator):
         local_rows = sharding.local_rows(mesh, self._batch_size)
         totals = None
         with (
-            context.batches(self._total and self._total(step)) as on_batch,
-            contextlib.closing(self._batches(local_rows, step)) as batches,
+            context.batches(self._total) as on_batch,
+            contextlib.closing(self._batches(own=local_rows)) as batches,
         ):
             for index, rows in enumerate(batches):
                 on_batch(index)

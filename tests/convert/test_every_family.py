@@ -93,7 +93,7 @@ def starts_pretraining(folder, tmp_path):
     config = defaults.pretrain("tiny")
     config.init_from = str(folder)
     config, _ = pretrain.adopt_architecture(pretrain_config.pretraining(config), ())
-    task = benchmark.make_task(config.model.encoder(), 8, next_sentence=False)
+    task = benchmark.make_masked_lm(config.model.encoder(), 8, next_sentence=False)
     optimizer, _ = make_optimizer(config.optimizer, 20_000, task)
     abstract = abstract_state(task, optimizer, sharding.make_mesh()).params
     _, report = convert.load_params(str(folder), abstract, **QUIET)

@@ -88,7 +88,7 @@ def lowered(name):
     )  # fmt: skip
     mesh = sharding.make_mesh(*sizes, devices=devices(sizes, slices=2 if "slices" in name else 1))
     if what in ("train", "evaluate"):
-        task = benchmark.make_task(model, LENGTH)
+        task = benchmark.make_masked_lm(model, LENGTH)
         arrays = benchmark.synthetic_batch("packed", ROWS, LENGTH, model.vocab_size)
     else:
         task, arrays = Classification(model, 2), batch_of_examples()

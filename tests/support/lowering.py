@@ -245,7 +245,7 @@ def accelerator_programs(accelerator, files):
 
     for name in ("pretrain/base", "pretrain/base_gpu", "pretrain/modernbert"):
         config = load(name)
-        task = benchmark.make_task(_shrink(config.model, dtype="bfloat16"), LENGTH)
+        task = benchmark.make_masked_lm(_shrink(config.model, dtype="bfloat16"), LENGTH)
         made = make_optimizer(pretrain_config.pretraining(config).optimizer, config.steps, task)
         batch = _abstract(benchmark.synthetic_batch("packed", BATCH, LENGTH, 100))
         add_train_step(name, task, *made, batch)
@@ -293,7 +293,7 @@ def pretraining_programs(name):
 
     def prepare(**changes):
         model = _cpu_model(config.model, **changes)
-        task = benchmark.make_task(model, LENGTH, pretraining.masking.options(LENGTH))
+        task = benchmark.make_masked_lm(model, LENGTH, pretraining.masking.options(LENGTH))
         return task, *make_optimizer(pretraining.optimizer, config.steps, task)
 
     def train_step(**changes):
@@ -330,7 +330,7 @@ def finetuning_programs(name, files):
 def inference_programs():
     """{program: digest} of fill-mask, embed and attention maps, as `for_inference` has them compute."""
     model = from_dict(SMALL | {"vocab_size": 100}).for_inference(platform.target(), "auto")
-    params = _parameters(benchmark.make_task(model, LENGTH))
+    params = _parameters(benchmark.make_masked_lm(model, LENGTH))
     ids, one = jax.ShapeDtypeStruct((BATCH, LENGTH), jnp.int32), jax.ShapeDtypeStruct((BATCH,), jnp.int32)
     lengths, positions = (jax.ShapeDtypeStruct((BATCH, n), jnp.int32) for n in (1, 4))
 
@@ -383,7 +383,7 @@ def parameters(files):
         fields = load(name).model.to_dict()
         model = from_dict(fields | {"vocab_size": fields["vocab_size"] or 30522, "scan_unroll": 1})
         if model not in described:
-            init = benchmark.make_task(model, LENGTH).init
+            init = benchmark.make_masked_lm(model, LENGTH).init
             described[model] = _describe(jax.eval_shape(init, jax.random.key(0)))
         found[name] = described[model]
     for name in ("classification", "squad", "tagging", "multiple_choice", *MORE):

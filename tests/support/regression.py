@@ -77,7 +77,7 @@ class Run:
             yield make_batch(step)
             step += 1
 
-    def eval_data(self, own, step):
+    def eval_data(self, own):
         for number in range(3):
             self.before_eval_batch(number)
             yield make_batch(1000 + number)

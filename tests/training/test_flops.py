@@ -18,7 +18,7 @@ from bert_jax.training.adapters import adapt
     ],
 )
 def test_flops_of_a_row(size, length, predictions, gigaflops):
-    row_flops = flops.RowFlops.of(benchmark.make_task(sizes.named(size), length))
+    row_flops = flops.RowFlops.of(benchmark.make_masked_lm(sizes.named(size), length))
     assert round(row_flops(length, predictions) / 1e9, 1) == gigaflops
 
 
