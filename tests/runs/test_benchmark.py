@@ -50,25 +50,6 @@ def test_synthetic_batches_are_valid_rows(rows, length):
         assert len(lengths) > 20 and batch["lengths"].sum() > 0.95 * 16 * length
 
 
-def run_on_records(tmp_path, capsys, *flags):
-    records = tmp_path / "records"
-    processes.write_records(records)
-    overrides = [f"--config.{name}={value}" for name, value in processes.TINY.items()]
-    argv = [
-        "bench",
-        f"--config={processes.CONFIG}",
-        *overrides,
-        f"--config.data.dir={records}",
-        "--rows=packed",
-    ]
-    assert cli.main([*argv, *flags, "--seq_length=16", "--steps=2", "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["loader"]["tokens_per_second"] > result["loader"]["rows_per_second"] > 0
-    assert result["config"]["model"]["hidden_size"] == 32 and result["device"]["platform"] == "cpu"
-    assert result["versions"]["jax"] and result["rows"] == "packed"
-    assert "rows/s" in bench.report(result)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("copies", [0, 1])
 def test_the_command_times_synthetic_rows_and_records(tmp_path, capsys, monkeypatch, copies):
@@ -88,5 +69,13 @@ def test_the_command_times_synthetic_rows_and_records(tmp_path, capsys, monkeypa
         )  # fmt: skip
 
     monkeypatch.setattr(benchmark, "time_train_step", time_train_step)
-    run_on_records(tmp_path, capsys, f"--config.masking.copies={copies}")
+    records = processes.write_records(tmp_path / "records")
+    fields = processes.TINY | {"data.dir": records, "masking.copies": copies}
+    flags = (f"--config.{name}={value}" for name, value in fields.items())
+    command = ["bench", f"--config={processes.CONFIG}", *flags, "--rows=packed"]
+    assert cli.main([*command, "--seq_length=16", "--steps=2", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["loader"]["tokens_per_second"] > result["loader"]["rows_per_second"] > 0
+    assert result["config"]["model"]["hidden_size"] == 32 and result["device"]["platform"] == "cpu"
+    assert "rows/s" in bench.report(result)
     assert timed == [(100, 4, (8, 16), 2), (100, 8, (8, 32), 2)]

@@ -136,20 +136,6 @@ def test_steps_hold_the_updates_and_the_head(trained):
 
 
 @pytest.mark.long
-def test_the_updates_are_exported_to_peft_and_read_again(trained, tmp_path):
-    """The conversion itself compares the merged parameters bit for bit."""
-    adapted = trained("lora")
-    command = ["convert", f"--input={adapted}", f"--output={tmp_path}/peft", "--to=peft"]
-    assert cli.main(command) == 0
-    fields = json.loads((tmp_path / "peft" / "adapter_config.json").read_text())
-    assert (fields["r"], fields["lora_alpha"], fields["target_modules"]) == (2, 4, ["query", "value"])
-    assert (fields["task_type"], fields["modules_to_save"]) == ("SEQ_CLS", ["classifier"])
-    np.testing.assert_array_equal(
-        convert.load(tmp_path / "peft").params[KERNEL], convert.load(adapted).params[KERNEL]
-    )
-
-
-@pytest.mark.long
 def test_bottlenecks_and_norms_are_trained_and_the_rest_is_not(trained, pretrained, tmp_path, capsys):
     bottlenecks = trained("houlsby")
     model, before = convert.load(bottlenecks), convert.load(pretrained)

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.multiprocess
 
 STEPS = 20
 FIELDS = {"steps": STEPS, "checkpoint.every": 2, "checkpoint.keep": 2, "eval.every": 6}
+FIELDS |= {"batch_ramp": "0=8, 6=16", "batch_size": 16}
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +74,9 @@ def _leaves(tree, prefix=""):
 class Attempt:
     """One start of the command, to be ended on the way."""
 
-    def __init__(self, workdir, records, devices, arguments=None):
+    def __init__(self, workdir, records, devices):
         self.workdir, self.output = workdir, []
-        self.process = processes.start(arguments or command(workdir, records), devices)
+        self.process = processes.start(command(workdir, records), devices)
 
     def read_until(self, pattern):
         for line in self.process.stdout:
@@ -142,30 +143,6 @@ def test_killed_and_started_again_it_ends_bit_for_bit_the_same(whole, records, t
     assert last.finish() == 0, last.text
     assert 0 < second.resumed_from <= third.resumed_from < stopped == last.resumed_from < STEPS
     assert_same_end(workdir, expected)
-
-
-@pytest.mark.slow
-def test_killed_within_a_ramp_of_the_batch_size(records, tmp_path):
-    """The batch grows at steps 6 and 14; SIGKILL after step 7 in a save, and SIGTERM."""
-    ramps = {"batch_ramp": "0=4, 6=8, 14=16", "batch_size": 16}
-
-    def start(name):
-        arguments = processes.command(tmp_path / name, records, **FIELDS | ramps)
-        return Attempt(tmp_path / name, records, 1, arguments)
-
-    whole = start("whole")
-    assert whole.finish() == 0, whole.text
-    assert re.findall(r"for another shape, (\d) by now", whole.text) == ["2", "3"]
-    first = start("run")
-    first.read_until("step +7 ")
-    assert kill_in_a_save(first) == -signal.SIGKILL, first.text
-    second = start("run")
-    second.read_until("step ")
-    assert second.kill(signal.SIGTERM) == 3, second.text
-    last = start("run")
-    assert last.finish() == 0, last.text
-    assert 6 <= second.resumed_from < last.resumed_from < STEPS
-    assert_same_end(tmp_path / "run", tmp_path / "whole")
 
 
 @pytest.mark.slow
