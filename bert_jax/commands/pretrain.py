@@ -9,7 +9,6 @@ The records come from `bert-jax data`, or from google-research/bert's create_pre
 from __future__ import annotations
 
 import os
-import shlex
 
 from absl import flags as absl_flags
 from etils import epy
@@ -22,13 +21,8 @@ from bert_jax.settings.flags import Define
 with epy.lazy_imports():  # these import jax, which the command's help does not need
     import jax
 
-    from bert_jax import convert
-    from bert_jax.checkpoint import leaves
-    from bert_jax.convert import families
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import pretrain
-    from bert_jax.training import state as train_state
-    from bert_jax.workdir import run_directory
 
 
 def define_flags(define: Define) -> None:
@@ -50,16 +44,5 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     )
     saved = os.path.join(flags.workdir, "checkpoints", str(int(state.step)))
     if jax.process_index() == 0 and files.exists(saved):
-        print(f"saved in {saved}{_next_command(flags.workdir, state)}")
+        print(f"saved in {saved}")
     return 0
-
-
-def _next_command(workdir: str, state: train_state.TrainState) -> str:
-    """Returns a command to try on the model of a run, if it fills masks; else ""."""
-    config, _ = convert.load_architecture(workdir)
-    names = (*leaves.flatten(state.params), *leaves.flatten(state.frozen or {}))
-    has_head = any("mlm" in name.split("/") for name in names)
-    if config.causal or not (has_head or not families.of(config).masked_lm.has_parameters):
-        return ""
-    mask = run_directory.load_tokenizer(workdir).special_tokens["mask"]
-    return f"; try: bert-jax fill-mask --model={shlex.quote(workdir)} 'The {mask} is here.'"

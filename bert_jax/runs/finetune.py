@@ -122,10 +122,32 @@ def _open(config, directory, log, explicit, command_line, memory_limit, cleanup)
     workdir.open_run(run, fields.declared(config.task))
     workdir.copy_vocabulary(task.tokenizer.path)
     data = task.precompute(data, mesh, config, log)
-    costs = Costs.of_training(objective, mesh, task.model_config.execution.dtype)
+    dtype = task.model_config.execution.dtype
+    costs = Costs.of_training(objective, mesh, dtype)
     best = None
     if "dev" in data:
-        best = _best_checkpoint(config, task, objective, examples["dev"], data["dev"], mesh, workdir, log)
+        evaluations = max(1, config.steps // config.eval.every) if config.eval.every else 1
+        shapes = outputs.Shapes.choose(
+            data["dev"],
+            config.batch_size,
+            Costs.of_training(task.objective(), mesh, dtype).of_outputs(evaluations),
+            mesh,
+            packs=task.packs,
+            # A padded batch has as many: the state leaves little memory.
+            most_tokens=config.batch_size * data["dev"].max_seq_length,
+        )
+        evaluator = TaskEvaluator(
+            task, objective, data["dev"], examples["dev"], shapes, mesh, workdir, every=config.eval.every
+        )
+        best = BestCheckpoint(
+            evaluator,
+            workdir,
+            metric=task.metrics[0],
+            lower_is_better=task.metrics[0] in metrics.LOWER_IS_BETTER,
+            patience=config.early_stopping,
+            on_best=evaluator.write_results,
+            log=log,
+        )
     # A run that resumes may have other devices, and its batches are those of its start.
     row_length = workdir.recorded(_ROW_LENGTH)
 
@@ -151,40 +173,6 @@ def _open(config, directory, log, explicit, command_line, memory_limit, cleanup)
         flops_per_step=training_batches.flops_per_step(),
         writer=writer,
         initial_params=_initial_params(config, objective, task.objective(), workdir, log),
-    )
-
-
-def _best_checkpoint(
-    config: FinetuneConfig,
-    task: FinetuneTask,
-    objective: Objective,
-    examples: Any,
-    data: batches.EncodedRows,
-    mesh: jax.sharding.Mesh,
-    workdir: WorkDir,
-    log: Callable[[str], None],
-) -> BestCheckpoint:
-    """Returns the evaluator of the evaluation file, which keeps the best checkpoint."""
-    every, size = config.eval.every, config.batch_size
-    evaluations = max(1, config.steps // every) if every else 1
-    costs = Costs.of_training(task.objective(), mesh, task.model_config.execution.dtype)
-    shapes = outputs.Shapes.choose(
-        data,
-        size,
-        costs.of_outputs(evaluations),
-        mesh,
-        packs=task.packs,
-        most_tokens=size * data.max_seq_length,  # a padded batch has as many: the state leaves little memory
-    )
-    evaluator = TaskEvaluator(task, objective, data, examples, shapes, mesh, workdir, every=every)
-    return BestCheckpoint(
-        evaluator,
-        workdir,
-        metric=task.metrics[0],
-        lower_is_better=task.metrics[0] in metrics.LOWER_IS_BETTER,
-        patience=config.early_stopping,
-        on_best=evaluator.write_results,
-        log=log,
     )
 
 
