@@ -1,15 +1,14 @@
 """The complete path on the English text that every CPython contains: from text to a fine-tuned task.
 
 The steps run commands as a user would, and print each before it runs. Six packages of the standard library
-are held out of pre-training: the task and the sentences with masks are made from them. The task is to restore
-commas and the ends of sentences, as in transcripts of speech, which needs no labels.
+are held out of pre-training, and the task is made from them: to restore commas and the ends of sentences, as in
+transcripts of speech, which needs no labels.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import random
-import re
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from etils import epy
 
-from bert_jax.io import files, json_files
+from bert_jax.io import files
 from bert_jax.tasks import writers
 from data_pipelines import python_docs
 
@@ -28,16 +27,17 @@ with epy.lazy_imports():
 # Packages with several modules that every CPython has; together a fifth of the corpus.
 HELD_OUT = ("asyncio", "email", "importlib", "logging", "unittest", "xml")
 
-# Words to mask: frequent words of documentation.
-MASKED_WORDS = ("file", "default", "returned", "string", "method", "object")
-
+MASKED = (
+    "Return a [MASK] of all files in the directory.",
+    "The default [MASK] is None.",
+    "Raise an error if the [MASK] does not exist.",
+)
 
 _NO_MARK = "O"
 _TAGS = {",": "B-COMMA", ".": "B-PERIOD", "?": "B-PERIOD", "!": "B-PERIOD"}
 _AROUND = "()[]\"'`*"
 _SENTENCES = 3  # of a text of the task
 _WORDS = range(12, 61)  # number of words of such a text
-_SHORT = range(6, 15)  # number of words of a sentence with a mask
 
 Text = list[tuple[str, str]]  # words and their tags
 
@@ -50,7 +50,6 @@ class Budget:
     pretrain_flags: tuple[str, ...] = ()  # in addition to the config pretrain/demo
     train_examples: int = 200
     epochs: int = 10
-    masks: int = 5
 
 
 QUICK = Budget(
@@ -58,7 +57,6 @@ QUICK = Budget(
     pretrain_flags=("--config.steps=30", "--config.eval.batches=2"),
     train_examples=40,
     epochs=1,
-    masks=2,
 )
 
 
@@ -111,9 +109,6 @@ class Demo:
         print(f"{len(corpus)} documents, {len(sentences):,} sentences, {words:,} words in {', '.join(paths)}")
         train, dev = make_task(reserved, self.budget.train_examples)
         write_task(self.root / "task" / "train.jsonl", train)
-        sentences = [sentence for document in reserved for sentence in document.sentences]
-        masked = choose_masks(sentences, MASKED_WORDS[: self.budget.masks])
-        json_files.write(self.root / "task" / "masked.json", masked)
         write_task(self._dev, dev)
         print(
             f"held out of pre-training: {', '.join(HELD_OUT)}; {len(train):,} of their texts of three "
@@ -166,10 +161,8 @@ class Demo:
         )
 
     def fill_masks(self) -> None:
-        """Masked words: predictions for [MASK] in held-out sentences"""
-        chosen = json_files.read(self.root / "task" / "masked.json", list)
-        self._command("fill-mask", f"--model={self.root}/pretrain", *(masked for masked, _ in chosen))
-        print("the masked words are: " + ", ".join(word for _, word in chosen))
+        """Masked words: predictions for [MASK]"""
+        self._command("fill-mask", f"--model={self.root}/pretrain", *MASKED)
 
     def finetune(self) -> None:
         """Fine-tuning: where commas and periods belong, with and without the pre-trained weights"""
@@ -240,18 +233,3 @@ def write_task(path: Path, texts: Sequence[Text]) -> None:
     files.make_directory(path.parent)
     rows = ({"words": [word for word, _ in text], "tags": [tag for _, tag in text]} for text in texts)
     writers.write_json_lines(str(path), rows)
-
-
-def choose_masks(sentences: Sequence[str], words: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns (sentence with [MASK], word) of the first unused short sentence with each of some words."""
-    chosen, used = [], set()
-    for word in words:
-        pattern = re.compile(rf"\b{word}\b")
-        for sentence in sentences:
-            # The first word is never masked, because its capital letter would give it away.
-            inner = pattern.search(sentence, 1)
-            if len(sentence.split()) in _SHORT and sentence not in used and inner:
-                chosen.append((sentence[: inner.start()] + "[MASK]" + sentence[inner.end() :], word))
-                used.add(sentence)
-                break
-    return chosen
