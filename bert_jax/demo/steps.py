@@ -1,8 +1,8 @@
 """The complete path on the English text that every CPython contains: from text to a fine-tuned task.
 
 The steps run commands as a user would, and print each before it runs. Six packages of the standard library
-are held out of pre-training, and the task is made from them: to restore commas and the ends of sentences, as in
-transcripts of speech, which needs no labels.
+are held out of pre-training, and the task is made from them: to restore commas and the ends of sentences, as
+in transcripts of speech, which needs no labels.
 """
 
 from __future__ import annotations

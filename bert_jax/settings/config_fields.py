@@ -44,12 +44,7 @@ class Part:
 
 
 def fields(config: Any, prefix: str = "") -> Iterator[tuple[str, Field]]:
-    """Yields (dotted name, declaration) of every field of a configuration and of its parts.
-
-    Args:
-        config: the configuration whose values are the defaults, such as `PretrainConfig()`.
-        prefix: added in front of each name.
-    """
+    """Yields (dotted name, declaration) of every field; the values of `config` are the defaults."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
@@ -84,12 +79,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def check_values(config: Mapping[str, Any], declared: Mapping[str, Field]) -> None:
-    """Raises UserError for the first value of a configuration that is not valid; the message names the field.
-
-    Args:
-        config: the configuration, all of whose fields are declared.
-        declared: the fields by their dotted names.
-    """
+    """Raises UserError for the first value that is not valid; all fields are declared, by dotted names."""
     for name, value in flatten(config):
         check(name, value, declared[name])
 
@@ -108,13 +98,7 @@ def unused(config: Any, rules: Iterable[Rule]) -> Iterator[tuple[str, str]]:
 def refuse_unused(
     values: Mapping[str, Any], defaults: Mapping[str, Any], unused: Iterable[tuple[str, str]]
 ) -> None:
-    """Raises UserError for the first field that is set although it has no effect in the configured run.
-
-    Args:
-        values: the values of the fields by their dotted names.
-        defaults: the values that they have if they are not set.
-        unused: (field, reason) for each field without an effect.
-    """
+    """Raises UserError for the first unused field, with its reason, whose value is not the default."""
     for name, reason in unused:
         if name in values and values[name] != defaults[name]:
             raise UserError(f"{name}={values[name]}: {reason}; leave it at {defaults[name]!r}")

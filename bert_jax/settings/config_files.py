@@ -26,11 +26,7 @@ def example(command: str) -> str:
 
 
 def folder() -> Path:
-    """Returns the folder of the config files, in the installed package or in the clone of the repository.
-
-    Raises:
-        UserError: the folder does not exist.
-    """
+    """Returns the folder of the config files, in the installed package or in the clone of the repository."""
     package = Path(bert_jax.__file__).resolve().parent
     for candidate in (package / "configs", package.parent / "configs"):
         if (candidate / "pretrain").is_dir():
@@ -45,11 +41,7 @@ def names() -> list[str]:
 
 
 def split(config: str) -> tuple[str, str | None]:
-    """Splits NAME[:ARG] or PATH[:ARG], the value of --config, into the name and the argument or None.
-
-    Raises:
-        UserError: it is a URL. A config file is executed, so it has to be on this machine.
-    """
+    """Splits NAME[:ARG] or PATH[:ARG] into the name and the argument or None; raises UserError for a URL."""
     if files.is_remote(config):
         raise UserError(
             f"{config} is a URL, and config files are executed: copy it to a local file you trust"
@@ -63,11 +55,7 @@ def find(name: str, group: str = "") -> Path:
 
     Args:
         name: a name from `names()`, or the path of a file, without an argument.
-        group: the beginning of the names that the message offers, "pretrain", "finetune" or "experiments";
-            "" for all.
-
-    Raises:
-        UserError: there is no such config; the message has the closest name and how to list all.
+        group: the folder of the names that the message for an unknown one offers; "" for all.
     """
     if Path(name).is_file():
         return Path(name)
@@ -97,8 +85,7 @@ def load(name: str, command: str = "") -> ml_collections.ConfigDict:
         command: the command that the config is for; "" for any.
 
     Raises:
-        UserError: there is no such config, its file raised an error or does not return a config, or the
-            config is of the other kind of training.
+        UserError: see `call`; or the config is of the other kind of training.
     """
     group = example(command).partition("/")[0] if command else ""
     config = call(name, "config", "get_config", ml_collections.ConfigDict, group)

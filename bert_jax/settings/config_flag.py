@@ -37,14 +37,7 @@ class _Literal(absl_flags.ArgumentParser):
 
 
 def add(define: Define, command: str, text: str, required: bool = True) -> None:
-    """Defines --config.
-
-    Args:
-        define: the flags to which it is added.
-        command: the command, which refuses configs of the other kind of training.
-        text: the help text, to which the syntax for setting fields and listing names is appended.
-        required: whether the command needs a config.
-    """
+    """Defines --config of a command, which refuses configs of the other kind of training."""
     text += " A name (`bert-jax configs` lists them) or a Python file; --config.a.b=V sets a field."
     flag = ConfigFlag(absl_flags.ArgumentParser(), absl_flags.ArgumentSerializer(), "config", None, text)
     flag.command = command

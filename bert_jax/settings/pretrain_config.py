@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.io.wording import counted, did_you_mean
+from bert_jax.io.wording import counted
 from bert_jax.objectives.masking import MaskingOptions, default_max_predictions, parse_fractions
 from bert_jax.settings import config_fields
 from bert_jax.settings.config_fields import Part, Rule, amount, fixed, free, option
@@ -42,16 +42,7 @@ class Ramp:
 
     @classmethod
     def parse(cls, field: str, text: str, maximum: int) -> Ramp:
-        """Returns the ramp of a text like `0=256, 1000=512`.
-
-        Args:
-            field: the name of the field that has the text, for messages.
-            text: pairs STEP=VALUE separated by commas.
-            maximum: the largest valid value.
-
-        Raises:
-            UserError: the text has another form, or the steps do not ascend from 0.
-        """
+        """Returns the ramp of a text like `0=256, 1000=512`; raises UserError, which names the field."""
         pairs = []
         for part in text.split(","):
             step, equals, value = (each.strip() for each in part.partition("="))
@@ -130,15 +121,7 @@ class MaskingConfig(Part):
     )
 
     def options(self, length: int, part: str = "masking") -> MaskingOptions:
-        """Returns the options for rows of up to `length` tokens.
-
-        Args:
-            length: the maximum number of tokens in a row.
-            part: the part of the configuration, for messages.
-
-        Raises:
-            UserError: a value is unknown, out of its range, or contradicts another one.
-        """
+        """Returns the options for rows of up to `length` tokens; raises UserError, which names `part`."""
         fractions = parse_fractions(self.replace, f"{part}.replace")
         values = self.to_dict() | {"replace": fractions, "max_predictions": self.max_predictions or 1}
         options = MaskingOptions(**values, part=part)
@@ -157,11 +140,7 @@ class EvalMaskingConfig(Part):
     never_chosen: str = option("", "`masking.never_chosen` in evaluation; empty: the same")
 
     def options(self, masking: MaskingConfig, length: int) -> MaskingOptions:
-        """Returns the options for rows of `length` tokens; fields that are not set are those of `masking`.
-
-        Raises:
-            UserError: a value is unknown, out of its range, or contradicts another one.
-        """
+        """Returns the options for rows of `length` tokens; fields that are not set are those of `masking`."""
         given = {name: value for name, value in self.to_dict().items() if value}
         if self.prob:
             given["max_predictions"] = 0
@@ -247,11 +226,7 @@ class PretrainConfig(RunConfig):
 
     @property
     def batch_sizes(self) -> Ramp:
-        """Returns the rows of the global batch of each step.
-
-        Raises:
-            UserError: `batch_ramp` is not a list of steps and rows, or does not end with `batch_size`.
-        """
+        """Returns the rows of the global batch of each step; raises UserError for a wrong `batch_ramp`."""
         if not self.batch_ramp:
             return Ramp.constant(self.batch_size)
         ramp = Ramp.parse("batch_ramp", self.batch_ramp, maximum=2**20)
@@ -268,17 +243,10 @@ class PretrainConfig(RunConfig):
         return Ramp((0, self.causal_steps), (1, 0)) if self.causal_steps else Ramp.constant(0)
 
     def mask_options(self, length: int) -> tuple[MaskingOptions, MaskingOptions | None]:
-        """Returns the masks of training and those of evaluation for rows of up to `length` tokens.
-
-        The latter are None if they are those of training.
-
-        Raises:
-            UserError: a value is unknown, out of its range, or contradicts another one.
-        """
-        training, evaluation = self.masking.options(length), None
-        if self.eval_masking != EvalMaskingConfig():
-            evaluation = self.eval_masking.options(self.masking, length)
-        return training, evaluation
+        """Returns the masks of training and of evaluation, None for the same, for rows of `length` tokens."""
+        differs = self.eval_masking != EvalMaskingConfig()
+        evaluation = self.eval_masking.options(self.masking, length) if differs else None
+        return self.masking.options(length), evaluation
 
 
 def _has_random_tokens(config: PretrainConfig) -> bool:
@@ -309,13 +277,11 @@ def pretraining(config: Mapping[str, Any]) -> PretrainConfig:
     """
     declared = dict(config_fields.fields(PretrainConfig()))
     have = {name for name, _ in config_fields.flatten(config)}
-    if missing := sorted(set(declared) - have):
+    if different := sorted(have ^ set(declared)):
         raise UserError(
-            f"the config has no {', '.join(missing)}: start it from bert_jax.settings.defaults.pretrain()"
+            f"the config lacks fields, or has unknown ones: {', '.join(different)}; start it from "
+            "bert_jax.settings.defaults.pretrain()"
         )
-    if unknown := sorted(have - set(declared)):
-        hint = did_you_mean(unknown[0], declared)
-        raise UserError(f"the config has a field that pre-training does not know: {', '.join(unknown)}{hint}")
     config_fields.check_values(config, declared)
     typed = config_fields.build(PretrainConfig, config)
     values = dict(config_fields.flatten(config))
