@@ -69,14 +69,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
 def measure(
     config: pretrain_config.PretrainConfig, rows: str, length: int, steps: int, dataset: Any = None
 ) -> dict[str, Any]:
-    """Times the train step of a pre-training config.
-
-    Args:
-        config: the pre-training config.
-        rows: the kind of rows of the synthetic batch, see `benchmark.synthetic_batch`.
-        length: the number of tokens in a synthetic row.
-        steps: the number of steps to time.
-        dataset: records on which the step and the loader are also timed.
+    """Times the train step of a pre-training config on a synthetic batch, and with a dataset also on records.
 
     Returns:
         A JSON object: `train_step` (see `benchmark.time_train_step`), with a dataset also

@@ -106,14 +106,8 @@ def make_masked_lm(
 ) -> MaskedLM:
     """Returns masked LM, with the family's heads and with the special token ids of the released vocabularies.
 
-    The strings of the tokens do not matter, so no vocabulary file is needed.
-
-    Args:
-        model: the architecture.
-        length: the number of tokens of a row, which determines the number of predictions.
-        masking: the masking options, instead of the default ones.
-        next_sentence: whether the rows have next-sentence labels. Without labels, the model has no head for
-            them.
+    The strings of the tokens do not matter, so no vocabulary file is needed. `masking` has by default the
+    predictions of rows of `length` tokens. Without next-sentence labels, the model has no head for them.
     """
     masking = masking or MaskingOptions(max_predictions=default_max_predictions(length, 0.15))
     continues = np.arange(model.vocab_size) % 4 == 3

@@ -215,7 +215,7 @@ class Records:
     def train_batches(
         self, config: PretrainConfig, start_step: int, own: Callable[[int], np.ndarray]
     ) -> Generator[dict[str, np.ndarray], None, None]:
-        """Returns an iterator over the batches of a run; see `loader.train_batches`."""
+        """Returns an iterator over the batches; `own` maps a number of rows to those of this process."""
         return loader.train_batches(
             self.train,
             config.batch_sizes,
@@ -230,12 +230,7 @@ class Records:
     def largest_batch(
         self, config: PretrainConfig, own: Callable[[int], np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Returns the rows that this process feeds of a batch with the most rows.
-
-        Args:
-            config: the configuration of the run.
-            own: maps the number of rows of a global batch to the rows that this process feeds.
-        """
+        """Returns the rows that this process feeds of a batch with the most rows."""
         sizes, phases = config.batch_sizes, config.left_to_right
         starts = [step for step in {*sizes.starts, *phases.starts} if step < max(config.steps, 1)]
         largest = max(starts, key=lambda step: (sizes.at(step), phases.at(step)))
@@ -337,10 +332,6 @@ def adopt_architecture(
 
     Returns:
         The configuration, and a line about the architecture; "" if the checkpoint was not read.
-
-    Raises:
-        UserError: the checkpoint does not exist, has another vocabulary, or differs from an explicit size; or
-            a field is set that only fine-tuning reads.
     """
     # The pooling is saved with the model, and read by the fine-tunings that start from it.
     structures.check_fields(config.model.to_dict(), ("classifier_pooling",), "pre-training")
@@ -351,8 +342,9 @@ def adopt_architecture(
         field, path = "distillation.teacher", config.distillation.teacher
     fields = before
     if path:
-        if (recorded := _recorded_model(workdir, field, path)) is not None:
-            recorded = {name: value for name, value in recorded.items() if name in before}
+        started = run_directory.read_started(workdir).get("config", {}) if workdir else {}
+        if dict(config_fields.flatten(started)).get(field) == path:
+            recorded = {name: value for name, value in started["model"].items() if name in before}
             fields = before | recorded | {name: before[name] for name in (*RUN_FIELDS, *explicit)}
         elif of_teacher:
             theirs, vocabulary = convert.load_architecture(path)
@@ -368,13 +360,6 @@ def adopt_architecture(
             records.check_vocabulary(field, path, vocabulary, tokenizer)
     adapter = config.adapter.model_fields(fields["hidden_size"])
     return dataclasses.replace(config, model=ModelConfig(**fields | adapter)), message
-
-
-def _recorded_model(workdir: os.PathLike | str, field: str, path: str) -> dict[str, Any] | None:
-    """Returns the fields of the model of a run that has started from the same checkpoint, or None."""
-    started = run_directory.read_started(workdir) if workdir else {}
-    recorded = dict(config_fields.flatten(started.get("config", {})))
-    return started["config"]["model"] if recorded.get(field) == path else None
 
 
 def _resolve(config: PretrainConfig, data: Records, workdir: os.PathLike | str, log) -> PretrainConfig:
