@@ -472,7 +472,8 @@ class Sweep:
             if variant and row["settings"] != self._digest(variant, row["measure"]):
                 raise UserError(
                     f"--workdir={self.directory} has results of variant {variant.name!r}, {row['measure']}, "
-                    "with another budget, other settings, data or records; choose another --workdir"
+                    "with another budget, other settings, data or records, or of an earlier version; choose "
+                    "another --workdir"
                 )
         return results
 

@@ -57,6 +57,7 @@ def test_seeds_and_a_grid_are_run_and_summed_up_and_not_run_again(files, pretrai
     scores = found[0]["scores"]["accuracy"]["all"]
     best = tmp_path / "learning_rate=0.003" / f"seed-{5 + scores.index(max(scores))}"
     assert shown.splitlines()[-1].startswith(f"saved in {best}; try: bert-jax predict --workdir={best} ")
+    (tmp_path / "results.json").unlink()  # as of an earlier version
     assert cli.main(command(files, tmp_path, pretrained, *more)) == 0
     assert "compiled" not in capsys.readouterr().out
     assert json.loads((tmp_path / "summary.json").read_text()) == found
