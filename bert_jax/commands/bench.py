@@ -114,40 +114,25 @@ def measure(
 
 
 def report(result: dict[str, Any]) -> str:
-    """Returns the result of `measure` as text."""
-    model, device = result["config"]["model"], result["device"]
-    dropout = f"{model['hidden_dropout_prob']} and {model['attention_probs_dropout_prob']}"
+    """Returns the result of `measure` as text; rates are those of the best step, and of the median one."""
+    model, device, versions = result["config"]["model"], result["device"], result["versions"]
     lines = [
-        f"model       {counted(model['num_hidden_layers'], 'layer')} of {model['hidden_size']}, "
-        f"{model['dtype']}, dropout {dropout}, attention {model['attention']}",
-        f"device      {device['count']} x {device['kind']} ({device['platform']}); "
-        f"{result['host']['processor']}; jax {result['versions']['jax']}",
+        f"{counted(model['num_hidden_layers'], 'layer')} of {model['hidden_size']}, {model['dtype']}; "
+        f"{device['count']} x {device['kind']} ({result['host']['processor']}); jax {versions['jax']}"
     ]
     for name, title in (("train_step", f"{result['rows']} rows"), ("train_step_on_records", "records")):
-        if name in result:
-            lines += _describe_step(title, result[name])
+        if step := result.get(name):
+            memory = f", {step['memory_bytes'] / 2**30:.2f} GiB a device" if step["memory_bytes"] else ""
+            lines.append(
+                f"{title}: {counted(step['rows'], 'row')} of {step['length']}, {step['fill']:.1%} filled; "
+                f"compiled in {step['compile_seconds']:.1f} s{memory}"
+            )
+            for rate in ("sequences_per_second", "tokens_per_second", "model_flops_per_second"):
+                lines.append(f"  {rate}: {step[rate]['best']:,.4g} ({step[rate]['median']:,.4g})")
+            if share := step["share_of_peak"]:
+                lines.append(
+                    f"  share of the peak of matrix products: {share['best']:.1%} ({share['median']:.1%})"
+                )
     if "loader" in result:
-        rows, tokens = (result["loader"][f"{name}_per_second"] for name in ("rows", "tokens"))
-        lines.append(f"loader      {rows:,.0f} rows/s, {tokens:,.0f} real tokens/s")
+        lines.append(f"loader: {result['loader']['tokens_per_second']:,.4g} tokens_per_second")
     return "\n".join(lines)
-
-
-def _describe_step(title: str, step: dict[str, Any]) -> list[str]:
-    def both(name, scale=1.0, spec=",.2f"):
-        return f"{step[name]['best'] * scale:{spec}} ({step[name]['median'] * scale:{spec}})"
-
-    memory = f", {step['memory_bytes'] / 2**30:.2f} GiB a device" if step["memory_bytes"] else ""
-    peak = step["peak_flops_per_second"]
-    scale, unit = (1e-12, "TFLOP/s") if peak > 1e12 else (1e-9, "GFLOP/s")
-    share = f"more than the {peak * scale:.0f} measured for matrix products, so other programs were running"
-    if step["share_of_peak"] is not None:
-        share = f"{both('share_of_peak', spec='.1%')} of the {peak * scale:.0f} {unit} of matrix products"
-    return [
-        f"{title:<11} {counted(step['rows'], 'row')} of {step['length']}, {step['fill']:.1%} filled by "
-        f"{step['sequences_per_row']:.2f} sequences",
-        f"            compiled in {step['compile_seconds']:.1f} s{memory}; best (median) of "
-        f"{counted(len(step['seconds']), 'step')}:",
-        f"            {both('sequences_per_second')} sequences/s, "
-        f"{both('tokens_per_second', spec=',.0f')} real tokens/s",
-        f"            {both('model_flops_per_second', scale, '.1f')} {unit} of the model, {share}",
-    ]
