@@ -322,16 +322,13 @@ def _typed(config: ml_collections.ConfigDict, field: str, text: str) -> Any:
     """Returns a value of the grid as one of a field of the configuration."""
     if field == "seed":
         raise UserError("--grid=seed=...: --seeds=N runs with N seeds, from config.seed up")
-    old, value = fields.lookup(config, field), text
-    if not isinstance(old, str):
+    fields.lookup(config, field)  # raises UserError for an unknown name
+    declared, value = fields.declared()[field], text
+    if declared.type not in ("str", "regex"):
         with contextlib.suppress(ValueError):
             value = json.loads(text)
-    if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    # A field without a value has no type to compare with, and is checked as any other one.
-    if old is not None and type(old) is not type(value):
-        raise UserError(f"--grid={field}={value}: expected values of the type {type(old).__name__}")
-    return value
+    config_fields.check(field, value, declared)
+    return float(value) if declared.type == "float" and value is not None else value
 
 
 def read_summary(directory: str) -> dict[str, Any] | None:

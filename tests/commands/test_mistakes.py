@@ -23,7 +23,6 @@ MISTAKES = [
     (["mine"], "bert-jax search"),
     (["embed", "--checkpoint=model"], "--model"),
     (["configs", "--fields"], "configs takes one NAME"),
-    (["configs", "pretrain/tiny", "--output=mine.txt"], "--output=mine.txt: expected a name ending in .py"),
     (["estimate", TINY], "estimate needs --topology="),
     (["estimate", TINY, "--topology=v7:2x2"], "--topology=v7:2x2"),
     (["estimate", TINY, "--topology=h100:8", "--price_per_chip_hour=2"], "--price_per_chip_hour is for TPUs"),
