@@ -108,7 +108,7 @@ def test_rates_follow_from_the_step(step, result):
     assert result["hours"] == pytest.approx(seconds) and result["chip_hours"] == pytest.approx(8 * seconds)
     assert result["cost"] == pytest.approx(16 * seconds)
     assert result["tokens_per_second"] == pytest.approx(32 * result["sequences_per_second"])
-    model = 16 * flops.RowFlops.of(benchmark.make_task(step.model, 32))(32, step.predictions)
+    model = 16 * flops.RowFlops.of(benchmark.make_masked_lm(step.model, 32))(32, step.predictions)
     assert result["flops"]["model"] == model
     # What the chips do: the model's, the products with one-hot rows, and what is computed on several of them.
     assert 1 < costs.matrix_flops(hlo.parse(step.compile(16).text)) * 8 / model < 3

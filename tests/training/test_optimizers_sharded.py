@@ -73,7 +73,7 @@ def train(path, steps, mesh):
     config = OptimizerConfig(name="muon", learning_rate=0.02, warmup_steps=1, schedule="constant")
     run = Run(path, steps=steps, eval__every=0, checkpoint__every=0)
     run.task, run.train_data, run.optimizer = Words(), batches, make_optimizer(config, steps, Words())
-    run.eval_data = lambda own, step: (batch for batch in ())
+    run.eval_data = lambda own: (batch for batch in ())
     with mock.patch.object(sharding, "make_mesh", return_value=mesh):
         return run.fit()
 
