@@ -36,7 +36,7 @@ def hide(directory, seconds):
 
     for name in ("exists", "exists_on_server", "is_directory", "is_file"):
         setattr(files, name, late(getattr(files, name), lambda path: False))
-    for name in ("read", "read_text", "open_read", "size"):
+    for name in ("read", "open_read", "size"):
         setattr(files, name, late(getattr(files, name), missing))
     files.names = late(files.names, lambda path: [])
 
