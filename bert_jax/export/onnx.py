@@ -161,23 +161,22 @@ class ModelGraph:
         array = self._model.params[name]
         return np.asarray(array if layer is None else array[layer], np.float32)
 
+    def _constant(self, name: str, layer: int | None, shape: tuple[int, ...] = (-1,)) -> Value:
+        place = "" if layer is None else f"/{layer}"
+        return self.graph.constant(self._weight(name, layer).reshape(shape), f"{name}{place}")
+
     def _dense(self, x: Value, name: str, inputs: int = 1, layer: int | None = None) -> Value:
         """Returns x W + b over the last `inputs` dimensions of the kernel, which are one axis of x."""
-        kernel = self._weight(f"{name}/kernel", layer)
-        kernel = kernel.reshape(math.prod(kernel.shape[:inputs]), -1)
-        place = "" if layer is None else f"/{layer}"
-        x = self.graph("MatMul", x, self.graph.constant(kernel, f"{name}/kernel{place}"))
+        rows = math.prod(self._weight(f"{name}/kernel", layer).shape[:inputs])
+        x = self.graph("MatMul", x, self._constant(f"{name}/kernel", layer, (rows, -1)))
         if f"{name}/bias" not in self._model.params:
             return x
-        bias = self._weight(f"{name}/bias", layer).reshape(-1)
-        return self.graph("Add", x, self.graph.constant(bias, f"{name}/bias{place}"))
+        return self.graph("Add", x, self._constant(f"{name}/bias", layer))
 
     def _norm(self, x: Value, name: str, layer: int | None = None) -> Value:
-        place = "" if layer is None else f"/{layer}"
-        scale = self.graph.constant(self._weight(f"{name}/scale", layer), f"{name}/scale{place}")
-        biases = []
-        if f"{name}/bias" in self._model.params:
-            biases = [self.graph.constant(self._weight(f"{name}/bias", layer), f"{name}/bias{place}")]
+        has_bias = f"{name}/bias" in self._model.params
+        scale = self._constant(f"{name}/scale", layer)
+        biases = [self._constant(f"{name}/bias", layer)] if has_bias else []
         epsilon = self._config.layer_norm_eps
         if self._config.norm == "layernorm":
             return self.graph("LayerNormalization", x, scale, *biases, axis=-1, epsilon=epsilon)
@@ -203,13 +202,16 @@ class ModelGraph:
     def _encoder(self) -> Value:
         """Returns the hidden states of the last layer, [B, L, H]."""
         config, embeddings = self._config, "encoder/embeddings"
-        table = self.graph.constant(self._weight(f"{embeddings}/word_embeddings"), WORD_EMBEDDINGS)
-        x = self.graph("Gather", table, self._ids)
+        words = self.graph.constant(self._weight(f"{embeddings}/word_embeddings"), WORD_EMBEDDINGS)
+        x = self.graph("Gather", words, self._ids)
         if config.type_vocab_size:
             types = self._weight(f"{embeddings}/token_type_embeddings")
             found = self.graph.constant(types if self._types else types[0], "token_type_embeddings")
             x = self._add(x, self.graph("Gather", found, self._types) if self._types else found)
-        x = self._add(x, *self._position_embeddings())
+        if config.position == "learned":
+            table = self._weight(f"{embeddings}/position_embeddings")[config.position_offset :]
+            constant = self.graph.constant(table, "position_embeddings")
+            x = self._add(x, self.graph("Gather", constant, self._places))
         if config.embedding_norm:
             x = self._norm(x, f"{embeddings}/layer_norm")
         if config.projects_embeddings:
@@ -228,16 +230,6 @@ class ModelGraph:
                     place = None if spec.shared else repeat
                     x = self._layer(x, path, place, spec, biases[spec.window], tables.get(spec.theta))
         return self._norm(x, "encoder/final_norm") if config.final_norm else x
-
-    def _position_embeddings(self) -> list[Value]:
-        """Returns [L, E] to add to the embeddings; empty for schemes that add nothing."""
-        config = self._config
-        name = "encoder/embeddings/position_embeddings"
-        if config.position == "learned":
-            table = self._weight(name)[config.position_offset :]
-        else:
-            return []
-        return [self.graph("Gather", self.graph.constant(table, "position_embeddings"), self._places)]
 
     def _padding(self) -> Value:
         """Returns what is added to the attention logits of padding, [B, 1, 1, L]."""

@@ -64,28 +64,10 @@ def fills_masks(folder, tmp_path):
     run("fill-mask", f"--model={folder}", f"the {mask} dog")
 
 
-def embeds(folder, tmp_path, *flags):
+def embeds(folder, tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
-    run(
-        "embed",
-        f"--model={folder}",
-        f"--input={tmp_path}/texts.txt",
-        f"--output={tmp_path}/out.npy",
-        *flags,
-    )
+    run("embed", f"--model={folder}", f"--input={tmp_path}/texts.txt", f"--output={tmp_path}/out.npy")
     assert np.isfinite(np.load(tmp_path / "out.npy")).all()
-
-
-def embeds_by_pooler(folder, tmp_path):
-    """With the encoder alone, which has the pooler in the families that have one."""
-    config = json.loads((folder / "config.json").read_text())
-    golden = DATA / {"xlm-roberta": "roberta"}.get(config["model_type"], config["model_type"]) / "none"
-    if golden.exists():
-        folder = shutil.copytree(folder, tmp_path / "bare")
-        shutil.copy(golden / "model.safetensors", folder)
-        theirs = json.loads((golden / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(theirs | {"model_type": config["model_type"]}))
-    embeds(folder, tmp_path, "--pooling=pooler")
 
 
 def starts_pretraining(folder, tmp_path):
@@ -123,6 +105,7 @@ def has_head(head):
 
 # What a record says; `convert` to Hugging Face and back is in test_goldens.py.
 FACTS = {
+    "`embed --pooling=pooler`": lambda family: "pooler" in family.allowed("none"),
     "`convert` to Hugging Face, and back": lambda family: True,
     "TF1 checkpoints": lambda family: family.tensorflow is not None,
     "a head for pairs of sentences (NSP, SOP)": has_head("pretraining"),
@@ -135,7 +118,6 @@ FACTS = {
 FEATURES = {
     "`fill-mask`": fills_masks,
     "`embed`": embeds,
-    "`embed --pooling=pooler`": embeds_by_pooler,
     "pre-training from `init_from`": starts_pretraining,
     "`convert --layers`": chooses_layers,
 }

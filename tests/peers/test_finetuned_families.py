@@ -107,10 +107,6 @@ def go_on(config, start, folder, **fields):
     return run
 
 
-def test_a_distilbert_whose_pre_training_goes_on(distilbert, tmp_path):
-    check("masked_lm", go_on("pretrain/tiny", distilbert, tmp_path), tmp_path / "out")
-
-
 def test_an_electra_whose_pre_training_goes_on(files, tmp_path):
     """What it starts from has the discriminator alone; the run has a generator as well."""
     torch.manual_seed(0)

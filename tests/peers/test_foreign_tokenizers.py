@@ -72,24 +72,3 @@ def test_a_space_before_a_text(source, tmp_path, name, stated, given):
         files["tokenizer.json"] = byte_bpe.with_prefix_space(plain.content, stated)
     vocabularies.write_folder(source, "roberta", plain.vocab_size, files)
     check_ids(source, tmp_path / "out")
-
-
-def test_added_tokens(source, tmp_path):
-    """Special ones such as [E1], and words, which are found inside words, too."""
-    files = {
-        "vocab.txt": vocabularies.VOCABULARY,
-        "tokenizer_config.json": {"tokenizer_class": "BertTokenizer"},
-    }
-    vocabularies.write_folder(source, "bert", len(vocabularies.WORDPIECES) + 3, files)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-    tokenizer.add_special_tokens({"additional_special_tokens": ["[E1]", "[E2]"]})
-    tokenizer.add_tokens(["rai"])
-    tokenizer.save_pretrained(source)
-    conversion.convert(str(source), str(tmp_path / "out"), "huggingface", log=lambda line: None)
-    theirs, written = map(transformers.AutoTokenizer.from_pretrained, (source, tmp_path / "out"))
-    text = "the [E1] cat[E2] ran in rain"
-    assert theirs.tokenize(text) == written.tokenize(text) and "[E2]" in written.tokenize(text)
-    assert theirs(text)["input_ids"] == written(text)["input_ids"]
-    assert theirs.decode(theirs(text)["input_ids"], skip_special_tokens=True) == written.decode(
-        written(text)["input_ids"], skip_special_tokens=True
-    )

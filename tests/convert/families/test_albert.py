@@ -18,40 +18,37 @@ from bert_jax.models import PretrainingModel, assembled, parameters
 FOLDER = pathlib.Path(__file__).parents[2] / "testdata" / "albert"
 FAMILY = albert.FAMILY
 
-# The scopes of google-research/albert (modeling.py and run_pretraining.py).
+# The scopes of google-research/albert (modeling.py and run_pretraining.py), by the paths here.
 _INNER = "bert/encoder/transformer/group_0/inner_group_0"
+SCOPES = {
+    "encoder/embeddings/projection": "bert/encoder/embedding_hidden_mapping_in",
+    "encoder/embeddings/layer_norm": "bert/embeddings/LayerNorm",
+    "encoder/layers/shared/layer/query": f"{_INNER}/attention_1/self/query",
+    "encoder/layers/shared/layer/key": f"{_INNER}/attention_1/self/key",
+    "encoder/layers/shared/layer/value": f"{_INNER}/attention_1/self/value",
+    "encoder/layers/shared/layer/attention_output": f"{_INNER}/attention_1/output/dense",
+    "encoder/layers/shared/layer/attention_norm": f"{_INNER}/LayerNorm",
+    "encoder/layers/shared/layer/intermediate": f"{_INNER}/ffn_1/intermediate/dense",
+    "encoder/layers/shared/layer/output": f"{_INNER}/ffn_1/intermediate/output/dense",
+    "encoder/layers/shared/layer/output_norm": f"{_INNER}/LayerNorm_1",
+    "pooler/dense": "bert/pooler/dense",
+    "mlm/transform": "cls/predictions/transform/dense",
+    "mlm/transform_norm": "cls/predictions/transform/LayerNorm",
+}
 TF_NAMES = {
-    "bert/embeddings/word_embeddings",
-    "bert/embeddings/token_type_embeddings",
-    "bert/embeddings/position_embeddings",
-    "cls/predictions/output_bias",
-    "cls/seq_relationship/output_weights",
-    "cls/seq_relationship/output_bias",
-    *(
-        f"{scope}/{name}"
-        for scope in (
-            "bert/encoder/embedding_hidden_mapping_in",
-            f"{_INNER}/attention_1/self/query",
-            f"{_INNER}/attention_1/self/key",
-            f"{_INNER}/attention_1/self/value",
-            f"{_INNER}/attention_1/output/dense",
-            f"{_INNER}/ffn_1/intermediate/dense",
-            f"{_INNER}/ffn_1/intermediate/output/dense",
-            "bert/pooler/dense",
-            "cls/predictions/transform/dense",
-        )
-        for name in ("kernel", "bias")
-    ),
-    *(
-        f"{scope}/{name}"
-        for scope in (
-            "bert/embeddings/LayerNorm",
-            f"{_INNER}/LayerNorm",
-            f"{_INNER}/LayerNorm_1",
-            "cls/predictions/transform/LayerNorm",
-        )
-        for name in ("gamma", "beta")
-    ),
+    **{
+        f"{ours}/{end}": f"{theirs}/{google}"
+        for ours, theirs in SCOPES.items()
+        for end, google in (("scale", "gamma"), ("bias", "beta")) * ours.endswith("norm")
+        or (("kernel", "kernel"), ("bias", "bias"))
+    },
+    **{
+        f"encoder/embeddings/{x}_embeddings": f"bert/embeddings/{x}_embeddings"
+        for x in ("word", "token_type", "position")
+    },
+    "mlm/bias": "cls/predictions/output_bias",
+    "nsp/kernel": "cls/seq_relationship/output_weights",
+    "nsp/bias": "cls/seq_relationship/output_bias",
 }
 
 
@@ -98,22 +95,10 @@ def random_model(config, head="pretraining"):
 def test_variables_of_a_tf1_checkpoint_have_the_names_of_googles_scopes():
     model = random_model(small())
     tensors = FAMILY.to_files(model.params, model.config, TENSORFLOW)
-    assert tensors.keys() == TF_NAMES
-    assert tensors[f"{_INNER}/ffn_1/intermediate/output/dense/kernel"].shape == (20, 12)
-    for ours, theirs in (
-        ("query/bias", "attention_1/self/query/bias"),
-        ("key/bias", "attention_1/self/key/bias"),
-        ("value/bias", "attention_1/self/value/bias"),
-        ("attention_output/bias", "attention_1/output/dense/bias"),
-        ("attention_norm/scale", "LayerNorm/gamma"),
-        ("attention_norm/bias", "LayerNorm/beta"),
-        ("output/bias", "ffn_1/intermediate/output/dense/bias"),
-        ("output_norm/scale", "LayerNorm_1/gamma"),
-        ("output_norm/bias", "LayerNorm_1/beta"),
-    ):
-        array = model.params[f"encoder/layers/shared/layer/{ours}"]
-        assert np.array_equal(tensors[f"{_INNER}/{theirs}"], array.reshape(-1)), ours
-    assert tensors["bert/encoder/embedding_hidden_mapping_in/kernel"].shape == (8, 12)
+    assert tensors.keys() == {*TF_NAMES.values()} and model.params.keys() == TF_NAMES.keys()
+    for ours, theirs in TF_NAMES.items():
+        array = model.params[ours].T if ours == "nsp/kernel" else model.params[ours]
+        assert np.array_equal(tensors[theirs].reshape(-1), array.reshape(-1)), ours
     config = FAMILY.read_config(FAMILY.tensorflow_fields(FAMILY.tensorflow, model.config), TENSORFLOW)
     assert config.spelled_out() == model.config.replace(classifier_dropout=None)
     found = FAMILY.from_files(tensors, config, TENSORFLOW)

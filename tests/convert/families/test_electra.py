@@ -1,6 +1,7 @@
 """ELECTRA's record: activations, config.json and TF1 names; see also test_goldens.py."""
 
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -10,12 +11,24 @@ from bert_jax import convert
 from bert_jax.convert import parity
 from bert_jax.convert.families import electra
 from bert_jax.convert.formats import tensorflow1, work_directory
-from bert_jax.convert.param_mapping import GENERATOR, TENSORFLOW
+from bert_jax.convert.param_mapping import GENERATOR, HUGGINGFACE, TENSORFLOW
 from bert_jax.models import assembled
 from bert_jax.objectives.replaced_tokens import generator_config
 
 FOLDER = pathlib.Path(__file__).parents[2] / "testdata" / "electra"
 FAMILY = electra.FAMILY
+
+
+# How the names of google-research/electra follow from those of transformers.
+GOOGLE = (
+    (r"\.layer\.(\d+)\.", r".layer_\1."),
+    (r"LayerNorm\.weight$", "LayerNorm.gamma"),
+    (r"LayerNorm\.bias$", "LayerNorm.beta"),
+    (r"_embeddings\.weight$", "_embeddings"),
+    (r"\.dense_prediction\.", ".dense_1."),
+    (r"^generator_lm_head\.bias$", "generator_predictions.output_bias"),
+    (r"\.weight$", ".kernel"),
+)
 
 
 @pytest.mark.parametrize("head", ["replaced_tokens", "masked_lm"])
@@ -24,27 +37,14 @@ def test_names_of_google_research(head):
     model = convert.load(FOLDER / head)
     kind, scope = (GENERATOR, "generator") if head == "masked_lm" else (TENSORFLOW, "electra")
     tensors = FAMILY.to_files(model.params, model.config, kind, head)
-    names = {name for name in tensors if "layer_1" not in name}
-    layer = f"{scope}/encoder/layer_0"
-    dense = [
-        f"{scope}/embeddings_project",
-        *(f"{layer}/{x}" for x in ("attention/output/dense", "intermediate/dense", "output/dense")),
-        *(f"{layer}/attention/self/{x}" for x in ("query", "key", "value")),
-    ]
-    norms = [
-        "electra/embeddings/LayerNorm",
-        *(f"{layer}/{x}LayerNorm" for x in ("attention/output/", "output/")),
-    ]
-    if head == "masked_lm":
-        dense, norms = [*dense, "generator_predictions/dense"], [*norms, "generator_predictions/LayerNorm"]
-    else:
-        dense += ["discriminator_predictions/dense", "discriminator_predictions/dense_1"]
-    assert names == {
-        *(f"{x}/{y}" for x in dense for y in ("kernel", "bias")),
-        *(f"{x}/{y}" for x in norms for y in ("gamma", "beta")),
-        *(f"electra/embeddings/{x}_embeddings" for x in ("word", "token_type", "position")),
-        *(["generator_predictions/output_bias"] if head == "masked_lm" else []),
-    }
+    expected = set()
+    for name in FAMILY.to_files(model.params, model.config, HUGGINGFACE, head):
+        for pattern, replacement in GOOGLE:
+            name = re.sub(pattern, replacement, name)
+        if not name.startswith("electra.embeddings."):
+            name = re.sub(r"^electra\.", f"{scope}.", name)
+        expected.add(name.replace(".", "/"))
+    assert tensors.keys() == expected
     other = convert.load(FOLDER / ("masked_lm" if head == "replaced_tokens" else "replaced_tokens"))
     both = FAMILY.to_files(
         other.params, other.config, TENSORFLOW if kind == GENERATOR else GENERATOR, other.head

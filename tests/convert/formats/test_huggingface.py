@@ -94,11 +94,6 @@ def _config(**fields):
     return change
 
 
-def _pickle(folder):
-    (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04cos\nsystem\n")
-
-
 def _cut(folder):
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
@@ -111,7 +106,6 @@ MISTAKES = {
     ),
     "another shape": (_config(hidden_size=24, intermediate_size=40), "not of the architecture"),
     "relative positions": (_config(position_embedding_type="relative_key"), "position_embedding_type"),
-    "a pickle": (_pickle, "may run code"),
     "cut short": (_cut, "damaged"),
 }
 
