@@ -43,7 +43,6 @@ def define_flags(define: Define) -> None:
         "seq_length",
         "Tokens per row, if there is no config.data.dir. Default: the number of positions of the model.",
     )
-    define.boolean("largest_batch", "Also find the largest batch that fits, by compiling several.")
     define.number("price_per_chip_hour", "TPUs: price in any currency; also print the cost of the run.")
     define.json()
 
@@ -91,9 +90,4 @@ def _estimate(flags: absl_flags.FlagValues, config: Any, chips: Any, schedules: 
         step = make(config)
     else:
         step = program.with_auto_accumulation(config, make, limit or chips.chip.hbm_bytes)
-    return measure.estimate(
-        step,
-        chips,
-        find_largest=flags.largest_batch,
-        price=flags.price_per_chip_hour,
-    )
+    return measure.estimate(step, chips, price=flags.price_per_chip_hour)

@@ -15,10 +15,9 @@ of a fine-tuned model that reads the query and the document together, or compare
 interaction).
 
 With --input, the texts nearest to each text_a are searched among all text_b and those of --corpus. The output
-has text_a, text_b and a list `negatives`, for --config.data.negatives=negatives of finetune/embedding; a .tsv
-has them in columns negative1, negative2 and so on. A text is no negative if it is the text_b of an equal
-text_a, or is likely to be right as well: its cosine, or with --rerank its score, is not smaller by --margin.
-Rows with fewer negatives than --negatives are skipped, and counted.
+has text_a, text_b and a list `negatives`, for --config.data.negatives=negatives of finetune/embedding. A text
+is no negative if it is the text_b of an equal text_a, or is likely to be right as well: its cosine, or with
+--rerank its score, is not smaller by --margin. Rows with fewer negatives than --negatives are skipped.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def define_flags(define: Define) -> None:
     define.string("input", "Find hard negatives of these pairs: TSV, CSV or JSON lines.")
     define.string("text_a", "Column of the first text of --input.")
     define.string("text_b", "Column of the second text of --input.")
-    define.string("output", "File of pairs with their negatives: .jsonl or .tsv.")
+    define.string("output", "File of pairs with their negatives: .jsonl.")
     define.integer("negatives", "Number of negatives of each pair.", 4)
     define.number(
         "margin",
@@ -196,7 +195,7 @@ def _find_negatives(flags: absl_flags.FlagValues) -> int:
     for name in ("model", "text_a", "text_b", "output"):
         if not flags[name].value:
             raise UserError(f"search needs --{name} with --input")
-    checks.check_output_file(flags.output, (".jsonl", ".tsv"), overwrite=flags.overwrite)
+    checks.check_output_file(flags.output, (".jsonl",), overwrite=flags.overwrite)
     columns = table.Columns(flags.text_a, flags.text_b)
     examples = table.read_examples(flags.input, columns, parse_label=None)
     examples.warn(log)
@@ -230,13 +229,8 @@ def _find_negatives(flags: absl_flags.FlagValues) -> int:
             f"{flags.input}: no pair has {count} negatives among {counted(len(candidates), 'text')}; "
             "try fewer --negatives, or a --corpus"
         )
-    if files.suffix(flags.output) == ".tsv":
-        header = [flags.text_a, flags.text_b, *(f"negative{i}" for i in range(1, count + 1))]
-        lines = ([" ".join(text.split()) for text in (a, b, *negatives)] for a, b, negatives in rows)
-        writers.write_table(flags.output, header, lines)
-    else:
-        objects = ({flags.text_a: a, flags.text_b: b, "negatives": negatives} for a, b, negatives in rows)
-        writers.write_json_lines(flags.output, objects)
+    objects = ({flags.text_a: a, flags.text_b: b, "negatives": negatives} for a, b, negatives in rows)
+    writers.write_json_lines(flags.output, objects)
     print(
         f"wrote {flags.output}: {counted(len(rows), 'pair')} with {counted(count, 'negative')} each, "
         f"of {counted(len(candidates), 'text')}; {len(found) - len(rows):,} with fewer skipped; "

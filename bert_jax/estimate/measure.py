@@ -22,7 +22,6 @@ def estimate(
     step: TrainStep,
     hardware: Slices | Hosts,
     *,
-    find_largest: bool = False,
     price: float | None = None,
 ) -> dict[str, Any]:
     """Compiles the step for the batch size of its config and returns the estimate.
@@ -30,8 +29,6 @@ def estimate(
     Args:
         step: the train step.
         hardware: the hardware.
-        find_largest: whether to find the largest batch that fits, by compiling several; this is always done
-            if the config's batch does not fit.
         price: price of a TPU chip per hour.
 
     Returns:
@@ -75,7 +72,6 @@ def estimate(
             result |= _tpu_figures(program, step, hardware, price)
     else:
         result |= {"fits": False, "memory_bytes": {"total": program.needed, "available": program.available}}
-    if find_largest or not result["fits"]:
         fits = lambda parts: isinstance(step.compile(parts * step.unit), Compiled)  # noqa: E731
         largest = largest_fitting(fits, config.batch_size // step.unit) * step.unit
         result["largest_batch"] = {"batch_size": largest, "rows_per_chip": step.rows_per_chip(largest)}

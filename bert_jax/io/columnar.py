@@ -126,36 +126,25 @@ class Table:
         Raises:
             UserError: text is not UTF-8, or a value is out of the range of its type in Python.
         """
-        wanted = list(columns) or list(self.columns)
+        names = list(columns) or list(self.columns)
         place = 0
         with self._opened() as (_, file):
-            for batch in _batches(file, wanted, start):
+            for batch in _batches(file, names, start):
                 first, place = place, place + batch.num_rows
-                if place <= start:
-                    continue
-                low = max(0, start - first)
-                high = batch.num_rows if end is None else min(batch.num_rows, end - first)
-                for row in self._values(batch.slice(low, high - low), first + low):
-                    yield {name: row[name] for name in wanted}
+                values = dict(zip(batch.schema.names, batch.columns, strict=True))
+                # Each row is converted when it is asked for: Python values of all would be a copy.
+                for number in range(max(start, first), place if end is None else min(place, end)):
+                    row, name = {}, ""
+                    try:
+                        for name in names:
+                            row[name] = self._named(name, values[name][number - first].as_py())
+                    except (ValueError, OverflowError) as error:
+                        what = f"no value of Python, or no text in UTF-8 ({first_line(error)})"
+                        where = f"{self.path}: row {number + 1}, column {name!r}"
+                        raise UserError(f"{where}: {what}") from None
+                    yield row
                 if end is not None and place >= end:
                     return  # without reading what comes after it
-
-    def _values(self, batch: Any, first: int) -> Iterator[dict[str, Any]]:
-        """Yields the values of each row of a record batch, of which row `first` of the file is the first one.
-
-        Each row is converted when it is asked for, since Python values of all would be a copy of the batch.
-        """
-        name = ""
-        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        for number in range(batch.num_rows):
-            row = {}
-            try:
-                for name, column in columns.items():
-                    row[name] = self._named(name, column[number].as_py())
-            except (ValueError, OverflowError) as error:
-                what = f"no value of Python, or no text in UTF-8 ({first_line(error)})"
-                raise UserError(f"{self.path}: row {first + number + 1}, column {name!r}: {what}") from None
-            yield row
 
     def _named(self, column: str, value: Any) -> Any:
         if isinstance(value, bytes):

@@ -115,17 +115,6 @@ def test_a_failing_network_is_no_absence(monkeypatch, error, number, said):
         assert said in str(caught.value.strerror)
 
 
-def test_outputs_are_checked_before_anything_is_computed(root):
-    checks.check_output_file(f"{root}/new/x.tsv", (".tsv", ".csv"))
-    assert files.walk(root) == []
-    with pytest.raises(UserError, match=r"--output=.*expected a name ending in .tsv or .csv"):
-        checks.check_output_file(f"{root}/x.txt", (".tsv", ".csv"))
-    files.make_directory(f"{root}/a.tsv")
-    atomic.write_text(f"{root}/a.tsv/x", "")
-    with pytest.raises(UserError, match="is a directory; expected a file"):
-        checks.check_output_file(f"{root}/a.tsv", (".tsv",))
-
-
 def test_a_bucket_that_cannot_be_reached_is_told_before_anything_is_computed(monkeypatch):
     monkeypatch.setattr(remote, "file_system", lambda path: (Failing(ConnectionResetError("gone")), path))
     with pytest.raises(StorageError, match=r"--output=gs://b/x.tsv: cannot be written there .gone"):

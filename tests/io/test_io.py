@@ -182,7 +182,7 @@ def test_what_is_there_is_replaced_only_when_asked(tmp_path):
     with pytest.raises(UserError, match="exists already"):
         checks.check_output_file(tmp_path / "file.npy", (".npy",), overwrite=False)
     checks.check_output_file(tmp_path / "file.npy", (".npy",))
-    for name in ("file.txt", "file.npy/x.npy", ""):
+    for name in ("file.txt", "file.npy/x.npy", ""):  # another suffix, no directory, a directory
         with pytest.raises(UserError, match=f"^--output={tmp_path}"):
             checks.check_output_file(f"{tmp_path}/{name}", (".npy",) if name else ())
     assert os.listdir(tmp_path) == ["file.npy"]
