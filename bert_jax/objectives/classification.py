@@ -1,20 +1,26 @@
-"""Classification and regression of texts and text pairs, from [CLS] (paper, section 4.1)."""
+"""Classification and regression of texts and text pairs, from [CLS] (paper, section 4.1).
+
+Also the baselines that encoders are compared with: a BiLSTM, and an auxiliary LM loss.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 
 from bert_jax.models import ClassificationModel
-from bert_jax.models.baselines.bilstm_classifier import BilstmClassifier
+from bert_jax.models.baselines.bilstm_classifier import HEAD, BilstmClassifier
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.heads.structures import SEQUENCE, ClassificationHead
+from bert_jax.models.heads.pretraining import ClassificationAndLanguageModel
+from bert_jax.models.heads.structures import LSTM, MASKED_LM, SEQUENCE, ClassificationHead, MaskedLMHead
 from bert_jax.models.row_inputs import TYPES
 from bert_jax.objectives import losses
-from bert_jax.objectives.base import Batch, Pairs
+from bert_jax.objectives.base import Batch, Pairs, Params, Rngs
+from bert_jax.objectives.causal_lm import next_tokens
 from bert_jax.objectives.rows import RowObjective
 
 
@@ -85,3 +91,84 @@ class Classification(RowObjective):
             # A probability that is rounded to 1 differs from it by at most 2^-25.
             return super().logits_of(outputs) - super().logits_of(jnp.maximum(1 - outputs, 2.0**-25))
         return super().logits_of(outputs)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClassificationAndLM(Classification):
+    """`Classification` by a causal model with an auxiliary loss (Radford et al. 2018, section 3.2).
+
+    The total is the loss of the task + `lm_weight` * `clm`, the mean cross-entropy of the next token over all
+    tokens of a batch but the last of each sequence. Evaluation and prediction do not compute it.
+
+    Attributes:
+        lm_weight: the paper's lambda.
+        language_model: structure of the head that predicts the next token, which is that of masked LM.
+    """
+
+    lm_weight: float = 0.5
+    language_model: MaskedLMHead = MASKED_LM
+
+    may_differ = "(pooler|mlm)/.*"
+
+    @property
+    def model(self) -> ClassificationAndLanguageModel:
+        return ClassificationAndLanguageModel(
+            self.config, self.output_count, self.classifier, self.language_model
+        )
+
+    @property
+    def scales(self) -> Mapping[str, float]:
+        return {"clm": self.lm_weight}
+
+    def prepare(self, batch: Batch, key: jax.Array | None, train: bool) -> Batch:
+        """Returns the batch with the model's inputs and the next tokens, `next_labels` and `next_weights`."""
+        batch = super().prepare(batch, key, train)
+        labels, weights = next_tokens(batch["input_ids"], batch["sequence_ids"])
+        return batch | {"next_labels": labels, "next_weights": weights}
+
+    def logits(self, params: Params, batch: Batch, rngs: Rngs | None = None) -> jax.Array:
+        """Returns the float32 logits of the task for a prepared batch."""
+        return self._both(params, batch, rngs)[0]
+
+    def _both(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[jax.Array, jax.Array]:
+        outputs = self.apply(params, batch, rngs, **self.options(batch))
+        return cast(tuple[jax.Array, jax.Array], outputs)
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        return super().weights(batch) | {"clm": batch["next_weights"].sum()}
+
+    def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
+        logits, of_next = self._both(params, batch, rngs)
+        pairs, metrics = self.losses_of(logits, batch)
+        pairs["clm"] = losses.cross_entropy(of_next, batch["next_labels"], batch["next_weights"])
+        return pairs, metrics
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BilstmClassification(Classification):
+    """`Classification` with a `BilstmClassifier`, a BiLSTM over word embeddings without a Transformer.
+
+    Attributes:
+        size: features of each direction of the BiLSTM.
+        pairs: whether the examples are pairs of texts.
+        attends: whether the texts of a pair attend to each other.
+        skipped_ids: the ids of the special tokens of a row.
+    """
+
+    classifier: ClassificationHead = HEAD
+    size: int = 384
+    pairs: bool = False
+    attends: bool = False
+    skipped_ids: tuple[int, ...] = ()
+
+    may_differ = "encoder/(?!embeddings/word_embeddings$).*|pooler/.*"
+
+    @property
+    def model(self) -> BilstmClassifier:
+        return BilstmClassifier(
+            self.config, self.output_count, self.size, self.pairs, self.attends, self.skipped_ids
+        )
+
+    @property
+    def new_groups(self) -> tuple[str, ...]:
+        return (LSTM, *self.classifier.new_groups)

@@ -148,14 +148,6 @@ def compare_states(
     return divergence(logits, targets, tokens[:, None]) / logits.shape[1]
 
 
-def _compared(name: str, sequence_ids: jax.Array) -> jax.Array:
-    """Returns the number of tokens, or of pairs of tokens, that the sum of a comparison is divided by."""
-    real = sequence_ids > 0
-    if name == "scores":
-        real = (sequence_ids[:, :, None] == sequence_ids[:, None]) & real[:, None]
-    return jnp.sum(real).astype(jnp.float32)
-
-
 def teacher_layers(few: int, many: int, numbers: Sequence[int] = ()) -> Sequence[int]:
     """Returns the teacher's layer, from 0, for each of the student's: every n-th one, or the given ones."""
     return numbers or tuple((i + 1) * many // few - 1 for i in range(few))
@@ -201,33 +193,29 @@ def parse_layers(text: str, field: str = "layers") -> tuple[int, ...]:
 
 
 def check(
-    names: Sequence[str], student: EncoderConfig, teacher: EncoderConfig, layer_numbers: Sequence[int]
+    names: Sequence[str], student: EncoderConfig, teacher: EncoderConfig, layers: Sequence[int]
 ) -> None:
     """Raises UserError if some of the states cannot be compared for these models."""
+    both = student, teacher
+    few, many = (config.num_hidden_layers for config in both)
+    valid = len(layers) == few and all(0 <= layer < many for layer in layers)
     for name in names:
-        if problem := _problem(name, student, teacher, layer_numbers):
-            raise UserError(f"distillation.losses: {name}: {problem}")
-
-
-def _problem(name: str, mine: EncoderConfig, theirs: EncoderConfig, layers: Sequence[int]) -> str:
-    few, many = mine.num_hidden_layers, theirs.num_hidden_layers
-    if name == "cosine" and mine.hidden_size != theirs.hidden_size:
-        return f"the student's hidden_size is {mine.hidden_size} and the teacher's {theirs.hidden_size}"
-    if name in LAYERED:
-        valid = len(layers) == few and all(0 <= layer < many for layer in layers)
-        if not (valid if layers else many % few == 0):
-            return (
+        field = "hidden_size" if name == "cosine" else "num_attention_heads"
+        heads = name in ("scores", "attention", "values")
+        problem = ""
+        if (heads or name == "cosine") and getattr(student, field) != getattr(teacher, field):
+            problem = f"the {field} of the student is not that of the teacher"
+        elif name in LAYERED and not (valid if layers else many % few == 0):
+            problem = (
                 f"the student has {few} layers and the teacher {many}; set distillation.layers to one layer "
                 f"of the teacher, 0 to {many - 1}, for each layer of the student"
             )
-    heads = mine.num_attention_heads, theirs.num_attention_heads
-    if name in ("scores", "attention", "values") and heads[0] != heads[1]:
-        return f"the student has {heads[0]} attention heads and the teacher {heads[1]}"
-    if intermediates.KEYS in STATES[name]:
-        for config in (mine, theirs):
-            if config.causal or config.local_window or config.position == "alibi":
-                return "attention that is causal, local or has a bias (ALiBi) cannot be compared"
-    return ""
+        elif intermediates.KEYS in STATES[name] and any(
+            config.causal or config.local_window or config.position == "alibi" for config in both
+        ):
+            problem = "attention that is causal, local or has a bias (ALiBi) cannot be compared"
+        if problem:
+            raise UserError(f"distillation.losses: {name}: {problem}")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -322,7 +310,12 @@ class Distillation(Objective):
         if LOGITS in self.factors:
             weights[LOGITS] = self.student.soft_weights(batch)[1]
         ids = _rows(batch["sequence_ids"])
-        return weights | {name: _compared(name, ids) for name in self._compared}
+        for name in self._compared:
+            real = ids > 0
+            if name == "scores":  # counts pairs of tokens
+                real = (ids[:, :, None] == ids[:, None]) & real[:, None]
+            weights[name] = jnp.sum(real).astype(jnp.float32)
+        return weights
 
     def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
         names = list(dict.fromkeys(state for name in self._compared for state in STATES[name]))
@@ -344,8 +337,7 @@ class Distillation(Objective):
                 mine = {each: [x @ kernel.astype(x.dtype) for x in states[each]] for each in STATES[name]}
             sums[name] = compare_states(name, mine, targets, ids, layers)
         weights = self.weights(batch)
-        if TASK not in self.factors:
-            own = {}
+        own = own if TASK in self.factors else {}
         return own | {name: (total, weights[name]) for name, total in sums.items()}, metrics
 
     def _compare_logits(self, student, teacher, batch):

@@ -9,6 +9,7 @@ of tokens (`COUNTS`), their choice (`STRATEGIES`) and their replacement are inde
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import string
 from collections.abc import Callable
@@ -51,7 +52,7 @@ class MaskingOptions:
         prob: fraction of the tokens to predict.
         strategy: the unit that is chosen, a key of `STRATEGIES`.
         max_predictions: P, the static number of predictions of a row.
-        count: the number of tokens to predict in a row, a key of `COUNTS`.
+        count: how the number of tokens to predict in a row is determined, an item of `COUNTS`.
         replace: fractions of the chosen tokens that become [MASK], that become a random token, and that stay
             the same.
         exclude_special: whether random tokens are never padding, [CLS], [SEP] or [UNK], as in fairseq.
@@ -98,23 +99,12 @@ class MaskingOptions:
             )
 
 
-def parse_fractions(text: str, name: str = "masking.replace") -> tuple[float, float, float]:
-    """Returns the three numbers of a text such as "0.8,0.1,0.1".
-
-    Args:
-        text: the value of a field of the configuration.
-        name: the name of the field, for the message.
-
-    Raises:
-        UserError: the text is not three numbers separated by commas.
-    """
+def parse_fractions(text: str, name: str) -> tuple[float, float, float]:
+    """Returns the numbers of a text such as "0.8,0.1,0.1". Raises UserError, with the name of the field."""
     try:
         first, second, third = (float(item) for item in text.split(","))
     except ValueError:
-        raise UserError(
-            f"{name}={text!r}: expected the fractions of [MASK], random tokens and the same token, such as "
-            "0.8,0.1,0.1"
-        ) from None
+        raise UserError(f"{name}={text!r}: expected three fractions, such as 0.8,0.1,0.1") from None
     return first, second, third
 
 
@@ -150,11 +140,9 @@ class Vocabulary:
 
     def never_chosen(self, which: str) -> tuple[int, ...]:
         """Returns the ids that an item of `NEVER_CHOSEN` stands for."""
-        return {
-            "layout": self.special_ids,
-            "special": (*self.special_ids, *self.other_special_ids),
-            "none": (),
-        }[which]
+        return {"layout": self.special_ids, "none": ()}.get(
+            which, (*self.special_ids, *self.other_special_ids)
+        )
 
 
 def _continuations(tokenizer):
@@ -175,18 +163,15 @@ def choice_weights(vocabulary: Vocabulary, options: MaskingOptions) -> np.ndarra
 
     Raises:
         UserError: float32 cannot represent the smallest weight of a token that may be chosen.
-        ValueError: the counts of the vocabulary are missing.
     """
-    if vocabulary.counts is None:
-        raise ValueError("masking.smoothing needs the counts of the vocabulary")
+    assert vocabulary.counts is not None
     counts = np.maximum(vocabulary.counts, 1.0)
     most = np.delete(counts, vocabulary.never_chosen(options.never_chosen)).max(initial=1.0)
     largest = _LEAST_WEIGHT_BITS / max(np.log2(most / counts.min()), 1e-9)
     if options.smoothing > largest:
         raise UserError(
-            f"masking.smoothing={options.smoothing:g}: the weights of tokens that occur "
-            f"{int(counts.min()):,} to {int(most):,} times are too different for float32; expected at most "
-            f"{math.floor(10 * largest) / 10:g}, such as 0.7 (DistilBERT)"
+            f"masking.smoothing={options.smoothing:g}: expected at most {math.floor(10 * largest) / 10:g}, "
+            f"because tokens occur {int(counts.min()):,} to {int(most):,} times"
         )
     return (counts / counts.min()) ** -options.smoothing
 
@@ -228,7 +213,7 @@ def mask_tokens(
     for special in vocabulary.never_chosen(options.never_chosen):
         candidate &= input_ids != special
     slots = options.max_predictions
-    budget = COUNTS[options.count](Rows(keys, lengths, candidate, options.prob, slots))
+    budget = _budgets(keys, lengths, candidate, options)
 
     def draw(stream, sample, dtype):
         # The default dtypes depend on `jax_enable_x64`, and with them the samples.
@@ -300,71 +285,32 @@ def place_at(ids: jax.Array, positions: jax.Array, values: jax.Array, weights: j
 # How many tokens
 
 
-class Rows(NamedTuple):
-    """The arguments of a function in `COUNTS`.
-
-    Attributes:
-        keys: typed PRNG keys [B].
-        lengths: int32 [B], number of real tokens, including special ones.
-        candidate: bool [B, L], the tokens that may be chosen.
-        prob: fraction of the tokens to predict.
-        most: the largest count.
-    """
-
-    keys: jax.Array
-    lengths: jax.Array
-    candidate: jax.Array
-    prob: float
-    most: int
+# The programs that count like this.
+COUNTS = ("google", "fairseq", "electra", "bernoulli")
 
 
-def _google(rows: Rows) -> jax.Array:
-    """Returns round(prob n), at least 1, of the n tokens with [CLS] and [SEP] (google-research/bert)."""
-    # Python's float64 round, as in the reference: float32 would differ at halves.
-    return _table(rows, [round(n * rows.prob) for n in range(rows.candidate.shape[1] + 1)])
+def _budgets(keys: jax.Array, lengths: jax.Array, candidate: jax.Array, options: MaskingOptions) -> jax.Array:
+    """Returns int32 [B], the number of tokens to predict in rows with these candidates, bool [B, L]."""
+    prob, most, length = options.prob, options.max_predictions, candidate.shape[1]
 
+    def uniform(*shape):
+        sample = functools.partial(jax.random.uniform, shape=shape, dtype=jnp.float32)
+        return jax.vmap(lambda key: sample(jax.random.fold_in(key, _COUNT)))(keys)
 
-def _electra(rows: Rows) -> jax.Array:
-    """Returns the same as `_google`, but rounds in float32 (google-research/electra, pretrain_helpers.py)."""
-    numbers = np.arange(rows.candidate.shape[1] + 1, dtype=np.float32)
-    return _table(rows, np.round(numbers * np.float32(rows.prob)).astype(int).tolist())
-
-
-def _fairseq(rows: Rows) -> jax.Array:
-    """Returns floor(prob n + U) of all n tokens, U uniform in [0, 1) (fairseq, mask_tokens_dataset.py)."""
-    expected = rows.lengths.astype(jnp.float32) * rows.prob
-    return jnp.minimum(rows.most, jnp.floor(expected + _uniform(rows)).astype(jnp.int32))
-
-
-def _bernoulli(rows: Rows) -> jax.Array:
-    """Returns the number of candidates if each is chosen independently (collator of transformers).
-
-    A uniform choice of that many candidates then has the distribution of independent choices.
-    """
-    chosen = rows.candidate & (_uniform(rows, rows.candidate.shape[1]) < rows.prob)
-    return jnp.minimum(rows.most, jnp.sum(chosen, axis=1, dtype=jnp.int32))
-
-
-def _uniform(rows: Rows, *shape: int) -> jax.Array:
-    """Returns uniform numbers of each row: float32 [B, *shape]."""
-    return jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, _COUNT), shape, jnp.float32))(
-        rows.keys
-    )
-
-
-def _table(rows: Rows, counts: list[int]) -> jax.Array:
-    table = np.array([min(rows.most, max(1, count)) for count in counts], np.int32)
-    return jnp.asarray(table)[rows.lengths]
-
-
-# Functions that return int32 [B], the number of tokens to predict in each row, by the names of the programs
-# that use them.
-COUNTS: dict[str, Callable[[Rows], jax.Array]] = {
-    "google": _google,
-    "fairseq": _fairseq,
-    "electra": _electra,
-    "bernoulli": _bernoulli,
-}
+    if options.count == "fairseq":  # floor(prob n + U) of all n tokens (mask_tokens_dataset.py)
+        expected = lengths.astype(jnp.float32) * prob
+        return jnp.minimum(most, jnp.floor(expected + uniform()).astype(jnp.int32))
+    if options.count == "bernoulli":  # Each candidate is chosen independently (collator of transformers).
+        # A uniform choice of that many candidates then has the distribution of independent choices.
+        chosen = candidate & (uniform(length) < prob)
+        return jnp.minimum(most, jnp.sum(chosen, axis=1, dtype=jnp.int32))
+    # round(prob n), at least 1, of the n tokens with [CLS] and [SEP], by Python's float64 in
+    # google-research/bert, and by float32 in google-research/electra (pretrain_helpers.py).
+    counts = [round(n * prob) for n in range(length + 1)]
+    if options.count == "electra":
+        numbers = np.arange(length + 1, dtype=np.float32)
+        counts = np.round(numbers * np.float32(prob)).astype(int).tolist()
+    return jnp.asarray(np.array([min(most, max(1, count)) for count in counts], np.int32))[lengths]
 
 
 def default_max_predictions(length: int, prob: float, count: str = "google") -> int:
@@ -377,7 +323,7 @@ def default_max_predictions(length: int, prob: float, count: str = "google") -> 
     Args:
         length: the maximum number of tokens in a row.
         prob: fraction of the tokens to predict.
-        count: a key of `COUNTS`.
+        count: an item of `COUNTS`.
     """
     if count == "electra":
         return max(1, int((prob + 0.005) * length))
@@ -388,22 +334,11 @@ def default_max_predictions(length: int, prob: float, count: str = "google") -> 
 
 
 # Which tokens. Each function maps scores (uint32 [L]), candidates (bool [L], the tokens that may be chosen)
-# and the number of tokens (int32) to the chosen tokens. Those of words also take the continuations of words
-# and the separate tokens (both bool [L]): separate tokens belong to no word, and spans and n-grams end before
-# them. Those of several words take uniform numbers (float32 [L]), one for each possible start.
-
-
-class Choice(NamedTuple):
-    """The chosen tokens of a row.
-
-    Attributes:
-        selected: bool [L].
-        group: int32 [L], tokens with the same number share one draw of the replacement; None if each token
-            has its own.
-    """
-
-    selected: jax.Array
-    group: jax.Array | None = None
+# and the number of tokens (int32) to (the chosen tokens, bool [L]; their groups). Tokens with the same group,
+# int32 [L], share one draw of the replacement; None if each token has its own. Functions of words also take
+# the continuations of words and the separate tokens (both bool [L]): separate tokens belong to no word, and
+# spans and n-grams end before them. Those of several words take uniform numbers (float32 [L]), one for each
+# possible start.
 
 
 def _by_score(scores, allowed):
@@ -414,7 +349,7 @@ def _by_score(scores, allowed):
 def _tokens(scores, candidate, budget):
     """Chooses `budget` candidates; if the scores are uniform, every subset of that size is equally likely."""
     rank = jnp.argsort(_by_score(scores, candidate))
-    return Choice(candidate & (rank < budget))
+    return candidate & (rank < budget), None
 
 
 def _word_starts(candidate, continuation, separate):
@@ -443,7 +378,7 @@ def _words(scores, candidate, continuation, separate, budget):
     order = _by_score(scores, starts)
     _, fits = jax.lax.scan(take, jnp.int32(0), order)
     chosen = jnp.zeros_like(candidate).at[order].set(fits)
-    return Choice(candidate & chosen[first])
+    return candidate & chosen[first], None
 
 
 def _spans(scores, uniforms, candidate, continuation, separate, budget):
@@ -477,7 +412,7 @@ def _spans(scores, uniforms, candidate, continuation, separate, budget):
 
     carry = (jnp.zeros_like(candidate), jnp.arange(length), jnp.int32(0))
     (selected, group, _), _ = jax.lax.scan(take, carry, order)
-    return Choice(selected, group)
+    return selected, group
 
 
 def _ngrams(scores, uniforms, candidate, continuation, separate, budget):
@@ -515,13 +450,13 @@ def _ngrams(scores, uniforms, candidate, continuation, separate, budget):
 
     order = _by_score(scores, starts)
     (selected, _), _ = jax.lax.scan(take, (jnp.zeros_like(candidate), jnp.int32(0)), order)
-    return Choice(selected)
+    return selected, None
 
 
 class Strategy(NamedTuple):
     """A way to choose tokens; `words` and `lengths` say which further arguments the function takes."""
 
-    choose: Callable[..., Choice]
+    choose: Callable[..., tuple[jax.Array, jax.Array | None]]
     words: bool = True
     lengths: bool = False
 

@@ -23,7 +23,7 @@ from tokenizers import decoders, pre_tokenizers, processors
 from bert_jax.errors import UserError
 from bert_jax.io import files, json_files, scratch
 from bert_jax.tokenization import templates
-from bert_jax.tokenization.interface import Tokenizer
+from bert_jax.tokenization.interface import Tokenizer, find_special_tokens
 
 WORD_START = "\u0120"  # stands for a space
 ALPHABET = frozenset(pre_tokenizers.ByteLevel.alphabet())  # the characters that stand for the 256 bytes
@@ -33,6 +33,7 @@ VOCABULARY, MERGES = "vocab.json", "merges.txt"
 # a new vocabulary. RoBERTa's first four have these ids in fairseq.
 ROBERTA_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
 BERT_TOKENS = {"cls": "[CLS]", "pad": "[PAD]", "sep": "[SEP]", "unk": "[UNK]", "mask": "[MASK]"}
+_SPELLINGS = {role: (token, BERT_TOKENS[role]) for role, token in ROBERTA_TOKENS.items()}
 
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 
@@ -77,7 +78,7 @@ class ByteBpeTokenizer(Tokenizer):
         self.tokens = sorted(ids, key=ids.__getitem__)
         if [ids[token] for token in self.tokens] != list(range(len(ids))):
             raise UserError(f"{self.path}: its ids are not 0 to {len(ids) - 1}, one a token")
-        self.special_tokens = special_tokens(ids, self.path)
+        self.special_tokens = find_special_tokens(ids, _SPELLINGS, self.path)
         self.special_ids = {role: ids[token] for role, token in self.special_tokens.items()}
         self._content = content | {"added_tokens": _added_tokens(content, self._special)}
         (mask,) = (x for x in self._content["added_tokens"] if x["content"] == self.special_tokens["mask"])
@@ -120,7 +121,8 @@ class ByteBpeTokenizer(Tokenizer):
 
         The text is not normalized then, and is split as for GPT-2.
         """
-        return is_plain(self._content)
+        given = _BYTE_LEVEL | self._content["pre_tokenizer"] | {"add_prefix_space": False}
+        return given == _BYTE_LEVEL and not self._content.get("normalizer")
 
     def after_space(self, text: str) -> str:
         """Returns a text with a space before it, unless it begins with whitespace; see `Tokenizer`."""
@@ -323,34 +325,9 @@ def joined(folder: str | os.PathLike) -> str | None:
         pair = merge.split(" ")
         if len(pair) != 2 or any(token not in ids for token in (*pair, "".join(pair))):
             raise UserError(f"{paths[1]}: {merge!r} is no merge of two tokens of {VOCABULARY}")
-    found = special_tokens(ids, paths[0])
+    found = find_special_tokens(ids, _SPELLINGS, paths[0])
     content = tokenizer_json(ids, merges, found, _usual_template(found))
     return scratch.kept_file("tokenizer.json", serialized(content))
-
-
-def special_tokens(ids: Mapping[str, int], path: str) -> dict[str, str]:
-    """Returns the spellings of the special tokens of a vocabulary by role; `path` is for error messages.
-
-    Raises:
-        UserError: a role has no token.
-    """
-    found = {}
-    for role, token in ROBERTA_TOKENS.items():
-        spellings = (token, BERT_TOKENS[role])
-        there = [spelling for spelling in spellings if spelling in ids]
-        if not there:
-            raise UserError(
-                f"the vocabulary {path} has neither {' nor '.join(spellings)}; `bert-jax vocab --kind=bpe` "
-                "makes one with all special tokens"
-            )
-        found[role] = there[0]
-    return found
-
-
-def is_plain(content: Mapping[str, Any]) -> bool:
-    """Returns whether vocab.json and merges.txt say all that a tokenizer.json does but for `prefix_space`."""
-    given = _BYTE_LEVEL | content["pre_tokenizer"] | {"add_prefix_space": False}
-    return given == _BYTE_LEVEL and not content.get("normalizer")
 
 
 def separate(content: Mapping[str, Any]) -> dict[str, bytes]:

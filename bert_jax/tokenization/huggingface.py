@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import functools
 import json
 import os
@@ -87,7 +86,7 @@ def read_tokenizer(
             text other ids.
     """
     try:
-        stated = _Stated.of(folder, record)
+        stated = _Stated(folder, record)
         if (path := stated.vocabulary()) is None:
             return None
         stated.check(path)
@@ -121,34 +120,18 @@ def read_tokenizer(
     return tokenizer
 
 
-@dataclasses.dataclass(frozen=True)
 class _Stated:
-    """What the files of a folder say of its tokenizer; for each thing, a method decides which file says it.
+    """What the files of a folder say of its tokenizer. A method for each thing decides which file says it."""
 
-    Attributes:
-        folder: a local path or a URL.
-        record: the tokenizer of the family.
-        settings: tokenizer_config.json; empty if there is none.
-        rust: tokenizer.json; empty if there is none.
-        config: config.json; empty if there is none.
-    """
-
-    folder: str
-    record: TokenizerRecord
-    settings: Mapping[str, Any]
-    rust: Mapping[str, Any]
-    config: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, folder: str, record: TokenizerRecord | None) -> _Stated:
-        """Reads the files of a folder."""
+    def __init__(self, folder: str, record: TokenizerRecord | None):
         there = files.names(folder)
-        settings, rust, config = (
+        # Empty if there is no such file.
+        self.settings, self.rust, self.config = (
             json_files.read(os.path.join(folder, name)) if name in there else {}
             for name in ("tokenizer_config.json", "tokenizer.json", CONFIG)
         )
-        record = record or RECORDS.get(config.get("model_type") or "", RECORDS["bert"])
-        return cls(folder, record, settings, rust, config)
+        self.folder = folder
+        self.record = record or RECORDS.get(self.config.get("model_type") or "", RECORDS["bert"])
 
     @functools.cached_property
     def class_name(self) -> str:

@@ -9,7 +9,7 @@ import hashlib
 import multiprocessing
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -252,6 +252,26 @@ def _read_vocabulary_file(path: str) -> tuple[bytes, str]:
     if not data.strip():
         raise UserError(f"the vocabulary {path} is empty; `bert-jax vocab` makes one")
     return data, hashlib.sha256(data).hexdigest()
+
+
+def find_special_tokens(
+    ids: Collection[str], known: Mapping[str, Sequence[str]], path: str
+) -> dict[str, str]:
+    """Returns the spelling of each special token, by role, of a vocabulary with these tokens.
+
+    `known` has the spellings of each role, and `path` is for error messages.
+
+    Raises:
+        UserError: a role has no token.
+    """
+    found = {role: next((x for x in spellings if x in ids), "") for role, spellings in known.items()}
+    for role, token in found.items():
+        if not token:
+            raise UserError(
+                f"the vocabulary {path} has no {' or '.join(known[role])}; `bert-jax vocab` makes one with "
+                "all special tokens"
+            )
+    return found
 
 
 def _almost_all(tokens: Sequence[str], function: Callable[[str], str]) -> bool:

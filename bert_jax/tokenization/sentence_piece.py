@@ -10,7 +10,7 @@ import sentencepiece
 
 from bert_jax.errors import UserError
 from bert_jax.tokenization import normalization, templates
-from bert_jax.tokenization.interface import Tokenizer, parallelism
+from bert_jax.tokenization.interface import Tokenizer, find_special_tokens, parallelism
 
 WORD_START = "\u2581"
 
@@ -82,15 +82,8 @@ class SentencePieceTokenizer(Tokenizer):
         if self.is_fairseq:
             self._parse_fairseq()
             return
-        self.special_ids = {}
-        for role, spellings in _PIECE_NAMES.items():
-            found = [ids[spelling] for spelling in spellings if spelling in ids]
-            if not found:
-                raise UserError(
-                    f"the SentencePiece model {self.path} has none of {' '.join(spellings)}; "
-                    "`bert-jax vocab --kind=sentencepiece` makes a model with all of BERT's tokens"
-                )
-            self.special_ids[role] = found[0]
+        found = find_special_tokens(ids, _PIECE_NAMES, self.path)
+        self.special_ids = {role: ids[token] for role, token in found.items()}
         self.is_continuation = np.array(
             [
                 not (token.startswith(WORD_START) or processor.IsControl(i) or processor.IsUnknown(i))

@@ -43,18 +43,19 @@ class Template:
 
     def __post_init__(self):
         single, pair = (self._names(text) for text in (self.single, self.pair))
-        if single.count(FIRST) != 1 or SECOND in single:
-            raise ValueError(f"{self.single!r}: expected one A and no B")
-        if pair.count(FIRST) != 1 or pair.count(SECOND) != 1 or pair.index(SECOND) < pair.index(FIRST):
-            raise ValueError(f"{self.pair!r}: expected one A, and one B after it")
-        if single[: single.index(FIRST)] != pair[: pair.index(FIRST)]:
-            raise ValueError(f"{self.single!r} and {self.pair!r}: expected the same before A")
-        before_second = pair.index(SECOND)
-        types = [number for _, number in _places(self.pair)]
-        if len(set(types[:before_second])) > 1 or len(set(types[before_second:])) > 1:
-            raise ValueError(f"{self.pair!r}: expected one type before B, and one from B on")
-        if {number for _, number in _places(self.single)} != {types[0]}:
-            raise ValueError(f"{self.single!r}: expected the type of A in a pair, {types[0]}")
+        valid = [name for name in single if name in (FIRST, SECOND)] == [FIRST]
+        valid &= [name for name in pair if name in (FIRST, SECOND)] == [FIRST, SECOND]
+        if valid:
+            types = [number for _, number in _places(self.pair)]
+            before, after = types[: pair.index(SECOND)], types[pair.index(SECOND) :]
+            valid = single[: single.index(FIRST)] == pair[: pair.index(FIRST)]
+            valid &= len({number for _, number in _places(self.single)} | set(before)) == 1
+            valid &= len(set(after)) == 1
+        if not valid:
+            raise ValueError(
+                f"rows {self.single!r} and {self.pair!r}: expected A, in a pair B after it, with the same "
+                "before A, one token type before B, and one from B on"
+            )
 
     @property
     def types(self) -> tuple[int, int]:

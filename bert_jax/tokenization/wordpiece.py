@@ -10,7 +10,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from bert_jax.errors import UserError
 from bert_jax.tokenization import normalization
-from bert_jax.tokenization.interface import SPECIAL_TOKENS, Tokenizer
+from bert_jax.tokenization.interface import SPECIAL_TOKENS, Tokenizer, find_special_tokens
 
 CONTINUATION = "##"
 MAX_WORD_CHARACTERS = 100  # longer words are [UNK], as in transformers
@@ -34,12 +34,7 @@ class WordPieceTokenizer(Tokenizer):
     def _parse(self, data: bytes) -> None:
         self.tokens = tokens = parse_vocabulary(data, self.path)
         ids = {token: i for i, token in enumerate(tokens)}
-        for name in SPECIAL_TOKENS.values():
-            if name not in ids:
-                raise UserError(
-                    f"the vocabulary {self.path} has no {name}; expected "
-                    f"{' '.join(SPECIAL_TOKENS.values())}, one a line: put it in place of an [unusedN]"
-                )
+        find_special_tokens(ids, {role: (token,) for role, token in SPECIAL_TOKENS.items()}, self.path)
         self.is_continuation = np.array([t.startswith(CONTINUATION) and t != CONTINUATION for t in tokens])
         self.special_ids = {role: ids[token] for role, token in SPECIAL_TOKENS.items()}
 

@@ -20,8 +20,8 @@ from bert_jax.models.heads.structures import LSTM, TOKEN_VECTORS
 from bert_jax.models.parameters import layer_slices
 from bert_jax.objectives.adapters import PartlyFrozen, encoder_config
 from bert_jax.objectives.base import Objective
-from bert_jax.objectives.baselines import ClassificationAndLM
 from bert_jax.objectives.causal_lm import CausalLM, CausalThenMasked
+from bert_jax.objectives.classification import ClassificationAndLM
 from bert_jax.objectives.distillation import LOGITS, Distillation
 from bert_jax.objectives.embedding.denoising import DECODER, DenoisingAutoEncoder
 from bert_jax.objectives.masked_lm import MaskedLM

@@ -4,7 +4,6 @@ import functools
 
 import jax
 import numpy as np
-import optax
 import pytest
 from support import google_records
 from support.models import packed_batch, tiny_config, tiny_task
@@ -13,9 +12,7 @@ from support.tiny_model import draw_parameters
 from bert_jax.data import records
 from bert_jax.models.row_inputs import INPUTS
 from bert_jax.objectives.causal_lm import LEFT_TO_RIGHT, CausalLM, CausalThenMasked
-from bert_jax.parallel import sharding
-from bert_jax.training.state import abstract_state, init_state
-from bert_jax.training.step import make_train_step
+from bert_jax.objectives.classification import Classification, ClassificationAndLM
 
 
 def make(**fields):
@@ -104,60 +101,36 @@ def test_no_prediction_depends_on_what_it_predicts():
     assert np.abs(mine[:, 5:7] - theirs[:, 5:7]).max() > 1e-3
 
 
-@functools.cache
-def two_phases():
-    """An objective with its initial state on the host, and a batch of its first steps."""
-    objective = CausalThenMasked(tiny_task())
-    mesh = sharding.make_mesh(devices=jax.devices()[:1])
-    state = jax.device_get(init_state(objective, optax.identity(), mesh, 0))
-    batch = packed_batch(rows=8)
-    return objective, state, batch | {LEFT_TO_RIGHT: np.ones(8, np.int32)}
-
-
-def step_of(objective, batch, parts=1):
-    _, state, _ = two_phases()
-    mesh = sharding.make_mesh(devices=jax.devices()[:1])
-    shardings = jax.tree.map(lambda x: x.sharding, abstract_state(objective, optax.identity(), mesh))
-    step = sharding.jit_train_step(
-        make_train_step(objective, optax.identity(), lambda step: 1.0, parts), mesh, shardings
-    )
-    after, metrics = step(jax.device_put(state, shardings), sharding.global_batch(batch, mesh), np.uint32(7))
-    return jax.device_get(after.params), jax.device_get(metrics)
-
-
-def assert_equal_steps(one, other):
-    jax.tree.map(np.testing.assert_array_equal, one[0], other[0])
-    assert one[1] == other[1]
-
-
 @pytest.mark.long
-def test_batches_without_the_mark_are_masked_lm_bit_for_bit():
-    objective, _, marked = two_phases()
-    plain = {name: x for name, x in marked.items() if name != LEFT_TO_RIGHT}
-    found = step_of(objective, plain)
-    assert_equal_steps(found, step_of(objective.masked, plain))
-    assert "mlm_loss" in found[1] and "clm_loss" not in found[1]
+@pytest.mark.parametrize("marked", [True, False])
+def test_marked_batches_are_left_to_right_and_others_are_masked_lm(marked):
+    """The head of the next sentence has no gradient from left to right."""
+    objective, batch = CausalThenMasked(tiny_task()), packed_batch(rows=8)
+    params = draw_parameters(objective)
+    other = CausalLM(tiny_config(causal=True)) if marked else objective.masked
+    batch |= {LEFT_TO_RIGHT: np.ones(8, np.int32)} if marked else {}
 
+    def loss(params, one):
+        prepared = one.prepare(batch, jax.random.key(1), True)
+        pairs, _ = one.loss(params, prepared, {"dropout": jax.random.key(2)})
+        return sum(total / weight for total, weight in pairs.values())
 
-@pytest.mark.long
-def test_marked_batches_are_left_to_right_and_leave_the_other_head_alone():
-    objective, state, marked = two_phases()
-    params, metrics = step_of(objective, marked)
-    assert float(metrics["loss"]) == float(metrics["clm_loss"])
-    assert float(metrics["loss"]) == pytest.approx(np.log(objective.config.vocab_size), rel=0.05)
+    found, expected = (jax.jit(jax.grad(loss), static_argnums=1)(params, one) for one in (objective, other))
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
     for group in ("nsp", "pooler"):
-        jax.tree.map(np.testing.assert_array_equal, params[group], state.params[group])
-    causal = CausalLM(tiny_config(causal=True))
-    own = {name: params[name] for name in ("encoder", "mlm")}
-    start = {name: state.params[name] for name in own}
-    prepared = causal.prepare(marked, None, True)
+        assert any(np.any(x) for x in jax.tree.leaves(found[group])) != marked
 
-    def loss(params):
-        key = jax.random.split(jax.random.fold_in(jax.random.key(7), 0))[1]
-        total, weight = causal.loss(params, prepared, {"dropout": key})[0]["clm"]
-        return total / weight
 
-    value, gradient = jax.jit(jax.value_and_grad(loss))(start)
-    assert float(metrics["clm_loss"]) == pytest.approx(float(value), rel=1e-5)
-    close = functools.partial(np.testing.assert_allclose, atol=1e-5)
-    jax.tree.map(lambda after, before, g: close(before - after, g), own, start, gradient)
+@pytest.mark.long
+def test_an_auxiliary_loss_is_that_of_the_next_token():
+    objective = ClassificationAndLM(make().config, 3, lm_weight=0.5)
+    batch = packed_batch(rows=4, length=16, slots=1)
+    batch |= {"weights": np.ones(4, np.float32), "targets": np.arange(4, dtype=np.int32) % 3}
+    prepared = objective.prepare(batch | {"first_lengths": batch["lengths"]}, None, True)
+    params = draw_parameters(objective)
+    pairs, _ = objective.loss(params, prepared, None)
+    task, _ = Classification(objective.config, 3).loss(params, prepared, None)
+    expected = task | CausalLM(objective.config).loss(params, prepared, None)[0]
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), pairs, expected)
+    assert objective.scales == {"clm": 0.5}
+    assert {name: weight for name, (_, weight) in pairs.items()} == objective.weights(prepared)

@@ -9,8 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.models import packed_batch, tiny_task
-from support.tiny_model import draw_parameters
 
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import nest
@@ -148,25 +146,6 @@ def test_sequences_of_a_packed_row_are_compared_as_in_rows_of_their_own():
     assert set(row) == set(factors)
     for name, mean in row.items():
         assert float(mean) == pytest.approx(float(rows[name]), rel=1e-5) and float(mean) > 0.01, name
-
-
-@pytest.mark.long
-def test_only_the_student_has_dropout():
-    rows = at_every_token(tiny_task().prepare(packed_batch(rows=2), jax.random.key(0), True))
-
-    def losses_of(rates, keys):
-        """The comparisons with each key of dropout, for these rates of the student and the teacher."""
-        names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-        tasks = [tiny_task(num_hidden_layers=1, **dict.fromkeys(names, rate)) for rate in rates]
-        found = Distillation(*tasks, {"logits": 1.0, "cosine": 1.0})
-        params = {"student": draw_parameters(tasks[0]), TEACHER: draw_parameters(tasks[1], 1)}
-        compare = jax.jit(lambda key: found.loss(params, rows, {"dropout": key})[0])
-        return [[float(total) for total, _ in compare(jax.random.key(key)).values()] for key in keys]
-
-    first, second = losses_of((0.0, 0.5), range(2))
-    assert first == second
-    first, second = losses_of((0.5, 0.0), range(2))
-    assert np.all(np.array(first) != second)
 
 
 def test_the_divergence_and_its_gradient():

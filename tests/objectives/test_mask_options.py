@@ -112,7 +112,7 @@ def test_ngrams_are_those_of_the_algorithm_word_by_word(wanted):
     scores = rng.integers(0, 2**32, (rows, length), dtype=np.uint32)
     choose = jax.jit(jax.vmap(STRATEGIES["ngram"].choose, (0, 0, 0, 0, 0, None)))
     continuation = CONTINUATION[ids] & candidate
-    selected = np.asarray(choose(scores, uniforms, candidate, continuation, ~candidate, wanted).selected)
+    selected = np.asarray(choose(scores, uniforms, candidate, continuation, ~candidate, wanted)[0])
     lengths = []
     for row in range(rows):
         assert np.flatnonzero(selected[row]).tolist() == choose_ngrams(

@@ -3,13 +3,11 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.models import MASK, SPECIAL, VOCAB
 
 from bert_jax.objectives.masking import MaskingOptions, Vocabulary, mask_tokens
-from bert_jax.parallel.sharding import batch_sharding, make_mesh
 
 LENGTH = 64
 CONTINUATION = np.arange(VOCAB) % 3 == 0
@@ -95,21 +93,6 @@ def test_whole_words_are_masked_whole_and_the_budget_is_used():
         assert all(size > wanted - len(chosen) for size in rest)
         left += wanted - len(chosen)
     assert left / 300 < 0.5
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("strategy", ["token", "whole_word", "span"])
-def test_masks_are_the_same_on_one_device_and_on_eight(strategy):
-    ids, lengths = rows(16)
-    options = MaskingOptions(strategy=strategy)
-    sharding = batch_sharding(make_mesh())
-    keys = jax.vmap(lambda row: jax.random.fold_in(jax.random.key(1), row))(np.arange(16))
-    function = jax.jit(lambda *a: mask_tokens(*a, VOCABULARY, options))
-    one = function(keys, ids, lengths)
-    eight = function(*(jax.device_put(x, sharding) for x in (keys, jnp.asarray(ids), jnp.asarray(lengths))))
-    assert len(eight.input_ids.sharding.device_set) == 8
-    for a, b in zip(one, eight, strict=True):
-        assert np.array_equal(a, b)
 
 
 @pytest.mark.long

@@ -14,6 +14,8 @@ from bert_jax.objectives.distillation import Distillation
 from bert_jax.objectives.embedding.denoising import DenoisingAutoEncoder
 from bert_jax.objectives.embedding.late_interaction import LateInteraction
 from bert_jax.objectives.embedding.sentence import SentenceEmbedding
+from bert_jax.objectives.masked_lm import MaskedLM
+from bert_jax.objectives.replaced_tokens import ReplacedTokens, generator_config
 from bert_jax.parallel import sharding
 from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import make_eval_step, make_train_step
@@ -73,7 +75,17 @@ def distillation():
     return Distillation(student, teacher, {"logits": 5.0, "task": 2.0, "cosine": 1.0}, teacher_params=params)
 
 
+def replaced_tokens():
+    """ELECTRA's networks, which share embeddings and have projections of their own."""
+    sizes = dict(num_hidden_layers=1, hidden_dropout_prob=0.2, embedding_size=24, num_attention_heads=2)
+    config, plain = tiny_config(**sizes), tiny_task()
+    generator = generator_config(config, 16)
+    masked = MaskedLM(generator, plain.vocabulary, plain.masking, next_sentence_head=False)
+    return ReplacedTokens(config, masked)
+
+
 MAKE = {
+    "replaced tokens": (replaced_tokens, lambda seed: packed_batch(rows=ROWS, seed=seed)),
     "distillation": (distillation, lambda seed: packed_batch(rows=ROWS, seed=seed)),
     "classification": (lambda: Classification(tiny_config(num_hidden_layers=1), 3), texts),
     "contrastive": (lambda: sentences("contrastive", symmetric=True, sizes=(8,)), triples),

@@ -6,7 +6,6 @@ import types
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from support.models import SPECIAL, packed_batch, tiny_config, tiny_task
 
@@ -17,8 +16,6 @@ from bert_jax.objectives import replaced_tokens
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.replaced_tokens import GENERATOR, ReplacedTokens, generator_config
 from bert_jax.parallel import sharding
-from bert_jax.training.state import abstract_state, init_state
-from bert_jax.training.step import make_eval_step, make_train_step
 
 ROWS = 8
 
@@ -39,65 +36,6 @@ def make(hidden=16, embedding=24, rate=0.1, **options):
         next_sentence_head=False,
     )
     return ReplacedTokens(config, generator, **options)
-
-
-@functools.cache
-def begin():
-    """An objective, its optimizer, and a state on the host."""
-    objective, optimizer = make(), optax.scale_by_adam(eps=1e-3)
-    mesh = sharding.make_mesh(devices=jax.devices()[:1])
-    return objective, optimizer, jax.device_get(init_state(objective, optimizer, mesh, 0))
-
-
-@functools.cache
-def train(parts=1, sizes=(1, 1, 1)):
-    """Two steps: the metrics of each, the parameters after them, and an evaluation."""
-    objective, optimizer, state = begin()
-    mesh = sharding.make_mesh(*sizes, devices=jax.devices()[: int(np.prod(sizes))])
-    abstract = abstract_state(objective, optimizer, mesh)
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    state = jax.device_put(state, shardings)
-    step = make_train_step(objective, optimizer, lambda step: 1e-2, parts)
-    step, lines = sharding.jit_train_step(step, mesh, shardings), []
-    for number in range(2):
-        batch = sharding.global_batch(packed_batch(rows=ROWS, seed=number), mesh)
-        state, metrics = step(state, batch, np.uint32(3))
-        lines.append({name: float(value) for name, value in metrics.items()})
-    evaluate = sharding.jit_eval_step(make_eval_step(objective), mesh, shardings)
-    batch = sharding.global_batch(packed_batch(rows=ROWS, seed=9), mesh)
-    found = evaluate(state.params, batch, np.int32(0), np.uint32(3))
-    return lines, jax.device_get(state.params), {name: float(total) for name, (total, _) in found.items()}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("parts", "sizes"),
-    [
-        (2, (4, 1, 2)),
-        *(
-            pytest.param(parts, sizes, marks=pytest.mark.slow)
-            for parts, sizes in ((2, (1, 1, 1)), (4, (1, 1, 1)), (1, (2, 2, 2)))
-        ),
-    ],
-)
-def test_parts_and_meshes_change_nothing(parts, sizes):
-    lines, params, evaluation = train(parts=parts, sizes=sizes)
-    whole, expected, of_whole = train()
-    for mine, reference in zip([*lines, evaluation], [*whole, of_whole], strict=True):
-        for key in reference:
-            assert mine[key] == pytest.approx(reference[key], rel=5e-5, abs=1e-6, nan_ok=True), key
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), params, expected)
-
-
-@pytest.mark.long
-def test_the_loss_is_the_generators_plus_50_times_the_discriminators():
-    for line in train()[0]:
-        expected = line["generator_loss"] + 50 * line["discriminator_loss"]
-        assert line["loss"] == pytest.approx(expected, rel=1e-6) and not line["skipped"]
-    first = train()[0][0]
-    expected = np.log(make().config.vocab_size) + 50 * np.log(2)  # of an untrained model
-    assert first["loss"] == pytest.approx(expected, rel=0.03)
-    assert first["replaced_share"] == pytest.approx(0.15 * (1 - first["generator_accuracy"]), abs=0.05)
 
 
 @functools.cache

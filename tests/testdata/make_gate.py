@@ -2,6 +2,7 @@
 
     python tests/testdata/make_gate.py --check                  what differs from what is recorded
     python tests/testdata/make_gate.py [--only=programs,...]    records anew, after an intended change
+    python tests/testdata/make_gate.py --only=programs:pretrain/mini,losses:tags    one group of a section
     python tests/testdata/make_gate.py --new_runs               also writes new work directories to resume
 
 Describe each intended change in one line of tests/testdata/gate/CHANGES.md. The work directories in gate/runs
@@ -25,14 +26,19 @@ from support.gate import inputs, losses, workdirs  # noqa: E402
 SECTIONS = ("programs", "parameters", "records", "losses", "conversions", "predictions", "ends")
 
 
-def compute(section, folder):
-    """What `recorded.write` takes of a section."""
+def chosen(groups, only):
+    """The groups of a section, or the one of that name."""
+    return {only: groups[only]} if only else groups
+
+
+def compute(section, folder, only):
+    """What `recorded.write` takes of a section, or of one group of programs, parameters, losses or ends."""
     if section in ("programs", "parameters"):
         files = lowering.write_files(folder)
         if section == "parameters":
-            return lowering.parameters(files)
+            return chosen(lowering.parameters(files), only)
         found = {}
-        for name, group in lowering.programs(files).items():
+        for name, group in chosen(lowering.programs(files), only).items():
             print(f"lowering {name}", flush=True)
             found |= group()
         return found | {"jax": recorded.jax_version()}
@@ -44,7 +50,7 @@ def compute(section, folder):
         inputs.write_corpus(folder)
         inputs.write_records(folder)
         inputs.write_tables(folder)
-        curves = {name: losses.curve(name, folder) for name in losses.CURVES}
+        curves = {name: losses.curve(name, folder) for name in chosen(losses.CURVES, only)}
         return {"machine": recorded.machine(), "curves": curves}
     if section == "conversions":
         workdirs.copy_runs(folder)
@@ -52,17 +58,28 @@ def compute(section, folder):
     workdirs.copy_runs(folder)
     if section == "predictions":
         return workdirs.predictions(folder)
-    return {name: workdirs.end(name, folder) for name in workdirs.RUNS}
+    return {name: workdirs.end(name, folder) for name in chosen(workdirs.RUNS, only)}
 
 
-def check(section, folder):
+def merged(section, found):
+    """What is recorded of a section, with one of its groups as it is found."""
+    expected = recorded.read(section)
+    if section != "losses":
+        return expected | found
+    assert expected["machine"] == found["machine"], "all losses have to be recorded on one machine"
+    return expected | {"curves": expected["curves"] | found["curves"]}
+
+
+def check(section, folder, only):
     """One line for each difference."""
-    found = compute(section, folder)
+    found = compute(section, folder, only)
     if section == "ends":
         return workdirs.check_ends(found)
     expected = recorded.read(section)
     if section == "losses":
-        return losses.check_curves(expected, found)
+        return losses.check_curves(expected | {"curves": chosen(expected["curves"], only)}, found)
+    if only:
+        expected = {name: expected[name] for name in found if name in expected}
     if section == "predictions":
         return workdirs.check_predictions(expected, found)
     return recorded.differences(section, expected, found)
@@ -73,26 +90,28 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true", help="compare, and write nothing")
-    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, with commas between")
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, or SECTION:GROUP, with commas")
     parser.add_argument("--new_runs", action="store_true", help="write new work directories first")
     arguments = parser.parse_args()
     failed = False
     with tempfile.TemporaryDirectory() as scratch:
         if arguments.new_runs and not arguments.check:
             workdirs.write_runs(Path(scratch) / "runs")
-        for section in arguments.only.split(","):
-            if section not in SECTIONS:
-                parser.error(f"--only={section}: expected some of {', '.join(SECTIONS)}")
+        for part in arguments.only.split(","):
+            section, _, only = part.partition(":")
+            if section not in SECTIONS or (only and section in ("records", "conversions", "predictions")):
+                parser.error(f"--only={part}: expected some of {', '.join(SECTIONS)}, or one group of it")
             folder = Path(scratch) / section
             folder.mkdir()
             if arguments.check:
-                differences = check(section, folder)
+                differences = check(section, folder, only)
                 failed = failed or bool(differences)
-                print(differences or f"{section}: as recorded")
+                print(differences or f"{part}: as recorded")
             elif section == "ends":
-                workdirs.write_ends(compute(section, folder))
+                workdirs.write_ends(compute(section, folder, only))
             else:
-                recorded.write(section, compute(section, folder))
+                found = compute(section, folder, only)
+                recorded.write(section, merged(section, found) if only else found)
             shutil.rmtree(folder)
     return int(failed)
 

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import pickle
 import random
 from pathlib import Path
 
@@ -64,14 +63,6 @@ def test_offsets(tokenizer):
         ((ids, spans),) = tokenizer.encode_with_offsets([text])
         assert all(0 <= begin <= end <= len(text) for begin, end in spans)
         assert all(a[0] <= b[0] for a, b in itertools.pairwise(spans))
-
-
-def test_it_is_stored_with_the_settings(model, tokenizer):
-    settings = tokenizer.settings()
-    assert settings["normalizer"] == "albert" and "normalizer" not in tokenization.load(model).settings()
-    for again in (tokenization.restore(model, settings), pickle.loads(pickle.dumps(tokenizer))):
-        assert again.normalizer == "albert" and again.settings() == settings
-        assert again.encode_batch(["1999, ``a''"]) == tokenizer.encode_batch(["1999, ``a''"])
 
 
 @pytest.mark.parametrize(

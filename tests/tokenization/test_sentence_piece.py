@@ -1,7 +1,6 @@
 """SentencePiece behind the interface of WordPiece."""
 
 import io
-import pickle
 
 import pytest
 import sentencepiece
@@ -72,16 +71,6 @@ def test_round_trip(tokenizer):
     assert tokenizer.unk_id in tokenizer.encode_batch(["\u4e2d"])[0]
 
 
-def test_pickle_and_settings(tokenizer):
-    copy = pickle.loads(pickle.dumps(tokenizer))
-    assert copy.settings() == tokenizer.settings()
-    assert copy.settings()["kind"] == "sentencepiece"
-    assert copy.encode_batch(TEXT[:4]) == tokenizer.encode_batch(TEXT[:4])
-    kept = tokenization.load(tokenizer.path, lower_case=False)
-    assert not kept.lower_case and not kept.strip_accents
-    assert kept.unk_id in kept.encode_batch(["The"])[0]
-
-
 # As XLM-R's model was trained: SentencePiece's own special pieces, and no padding.
 FAIRSEQ = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
 
@@ -107,7 +96,5 @@ def test_ids_as_of_xlm_r(tmp_path):
     assert not tokenizer.lower_case  # although every token is in lower case
     assert not tokenizer.is_continuation[list(tokenizer.special_ids.values())].any()
     assert tokenizer.is_continuation[tokenizer.tokens.index("s")]
-    again = pickle.loads(pickle.dumps(tokenizer))
-    assert again.tokens == tokenizer.tokens and again.settings() == tokenizer.settings()
     with pytest.raises(UserError, match="only normalized by the model"):
         tokenization.load(path, lower_case=True)

@@ -1,7 +1,5 @@
 """A template that is not BERT's goes through every place that puts rows together."""
 
-import random
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ from bert_jax.objectives.masking import Vocabulary
 from bert_jax.tasks.rows import assembly
 from bert_jax.tasks.table import Examples
 from bert_jax.tokenization import templates
-from data_pipelines.stages import pairs
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 MADE_UP = templates.Template(
@@ -113,26 +110,6 @@ def test_texts_and_pairs(tokenizer, a, b, max_seq_length, pair):
     data = assembly.encode(examples, tokenizer, max_seq_length)
     special = tokenizer.template.special_count(pair)
     assert data.lengths.tolist() == [min(whole, room) + special] and data.truncated == (whole > room)
-
-
-@pytest.mark.long
-@settings(max_examples=30, deadline=None)
-@given(tokenizer=tokenizers, length=st.integers(16, 40), nsp=st.sampled_from(pairs.NSP_MODES))
-def test_sequences_of_records(tokenizer, length, nsp):
-    documents = [[[20 + i, 21, 22, 23][: 1 + i % 4] for i in range(n)] for n in (9, 30, 40)]
-    made = pairs.make_pairs(documents, length, random.Random(0), 0.1, 2, nsp, tokenizer.template)
-    full = 0
-    for pair in made:
-        second = pair.second or None
-        row = tokenizer.layout.row(pair.first, second)
-        full = max(full, len(row))
-        assert len(row) <= length
-        first_length = tokenizer.layout.first_length(len(pair.first), second is not None)
-        check_row(tokenizer, row, first_length, pair.first, second)
-    assert full > length - 4
-    room = tokenizer.layout.room(length, pair=False)
-    rows = [pair.first for pair in pairs.full_sentences(documents, room, tokenizer.sep_id)]
-    assert max(map(len, rows)) <= room
 
 
 @settings(max_examples=40, deadline=None)

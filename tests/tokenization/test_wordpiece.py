@@ -1,14 +1,10 @@
 """WordPiece: equality with the reference's algorithm, and the mistakes that vocabulary files have."""
 
-import hashlib
-import pickle
 import unicodedata
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import BertWordPieceTokenizer
 
 from bert_jax import tokenization
 from bert_jax.errors import UserError
@@ -130,20 +126,6 @@ def test_equals_the_oracle_on_any_unicode(tokenizer, text):
     assert tokens_of(google(tokenizer), text) == expected(tokenizer, text)
 
 
-@pytest.mark.long
-@settings(max_examples=10, deadline=None)
-@given(texts=st.lists(SENTENCES, min_size=20, max_size=20))
-def test_equals_transformers_on_any_unicode(tokenizer, texts):
-    theirs = BertWordPieceTokenizer(
-        {token: i for i, token in enumerate(tokenizer.tokens)},
-        lowercase=tokenizer.lower_case,
-        strip_accents=tokenizer.strip_accents,
-    )
-    theirs._tokenizer.encode_special_tokens = True  # [MASK] in a text is text
-    expected = [one.ids for one in theirs.encode_batch(texts, add_special_tokens=False)]
-    assert tokenizer.encode_batch(texts) == expected
-
-
 def test_code_points_at_which_the_two_rules_differ(tokenizer):
     text = "wa\ue000nt \U0001fae8" + " ΟΔΟΣ" * tokenizer.lower_case
     assert tokens_of(tokenizer, text) != tokens_of(google(tokenizer), text) == expected(tokenizer, text)
@@ -181,21 +163,6 @@ def test_special_tokens_only_where_allowed(tokenizer):
     ]
     with pytest.raises(UserError, match="expected a special token"):
         tokenizer.encode_batch(["the"], allow_special=["mask"])
-
-
-def test_settings_and_pickle_restore_it(tokenizer):
-    described = tokenizer.settings()
-    with open(tokenizer.path, "rb") as file:
-        assert described["digest"] == hashlib.sha256(file.read()).hexdigest()
-    assert described["kind"] == "wordpiece" and described["file"] == "vocab.txt"
-    again = tokenization.load(
-        tokenizer.path, lower_case=described["lower_case"], strip_accents=described["strip_accents"]
-    )
-    copy = pickle.loads(pickle.dumps(tokenizer))
-    text = "Wanted É, running ΟΔΟΣ"
-    assert again.settings() == copy.settings() == described
-    assert again.encode_batch([text]) == copy.encode_batch([text]) == tokenizer.encode_batch([text])
-    np.testing.assert_array_equal(copy.is_continuation, tokenizer.is_continuation)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
 from bert_jax.models.baselines import bilstm_classifier
 from bert_jax.models.heads.structures import ClassificationHead
-from bert_jax.objectives.baselines import BilstmClassification, ClassificationAndLM
-from bert_jax.objectives.classification import Classification
+from bert_jax.objectives.classification import BilstmClassification, Classification, ClassificationAndLM
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import metrics, table
 from bert_jax.tasks.base import TableConfig, TableData, TableTask, WindowsConfig

@@ -3,25 +3,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.models import tiny_config
+from support.numpy_lstm import drawn
 
 from bert_jax.models import FeatureTagger
 from bert_jax.models.baselines.feature_tagger import FeatureHead
-from bert_jax.models.config import EncoderConfig
 
-CONFIG = EncoderConfig(
-    vocab_size=20,
-    hidden_size=8,
-    num_hidden_layers=3,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=8,
-)
-
-
-def drawn(module, *inputs):
-    rng = np.random.default_rng(0)
-    shapes = jax.eval_shape(lambda: nn.unbox(module.init(jax.random.key(0), *inputs)))
-    return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.5, leaf.shape), jnp.float32), shapes)
+CONFIG = tiny_config(hidden_size=8, num_hidden_layers=3, num_attention_heads=2, intermediate_size=16)
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.text_groups import groups
 from support.tiny_model import draw_parameters, tiny_config
 
 from bert_jax.objectives.embedding.late_interaction import LateInteraction, max_sim, max_sims
@@ -45,27 +46,6 @@ def test_a_score_is_the_sum_of_the_largest_products():
     np.testing.assert_allclose(max_sim(queries[1], documents[2, 0], counted[2, 0]), found[1, 2, 0], rtol=1e-5)
 
 
-def groups(texts, lengths):
-    """Rows of random tokens for texts [groups, K], in which some are skipped; anchors end in [MASK]."""
-    count, tokens = texts.shape[1], []
-    for number, (text, length) in enumerate(zip(texts.reshape(-1), lengths, strict=True)):
-        drawn = np.random.default_rng(int(text)).integers(5, 40, length - 2)
-        row = np.concatenate([[1], drawn, [2]])
-        if number % count == 0:
-            row = np.concatenate([row[:QUERY], np.full(max(0, QUERY - length), MASK)])
-        tokens.append(row)
-    return batches.EncodedRows(
-        tokens=np.concatenate(tokens).astype(np.int32),
-        offsets=np.cumsum([0, *map(len, tokens)]),
-        examples=np.repeat(np.arange(len(texts)), count),
-        first_lengths=np.array(list(map(len, tokens)), np.int32),
-        targets={"texts": texts.reshape(-1).astype(np.int32)},
-        pad_id=0,
-        max_seq_length=32,
-        rows_per_example=count,
-    )
-
-
 # Models of equal modules share the programs, one for each length.
 @functools.partial(jax.jit, static_argnums=0)
 def states_of(model, params, ids):
@@ -98,7 +78,7 @@ def of_triples():
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_query_finds_its_document_among_those_of_the_batch(name):
     texts = TEXTS[name]
-    data = groups(texts, np.random.default_rng(1).integers(4, 12, 18))
+    data = groups(texts, np.random.default_rng(1).integers(4, 12, 18), query_length=QUERY)
     objective, params, loss = of_triples()
     order = np.array([3, 0, 5, 1, 4, -1, 2])
     batch = objective.prepare(batches.make_batch(data, order, (16,)), None, True)
@@ -130,7 +110,7 @@ def test_a_query_finds_its_document_among_those_of_the_batch(name):
 
 @pytest.mark.long
 def test_predictions_are_the_vectors_of_all_tokens():
-    data = groups(np.arange(6).reshape(3, 2), [5, 9, 12, 4, 6, 11])
+    data = groups(np.arange(6).reshape(3, 2), [5, 9, 12, 4, 6, 11], query_length=QUERY)
     objective = LateInteraction(CONFIG, size=8, query_length=QUERY)
     params = draw_parameters(objective)
     found = np.asarray(jax.jit(objective.predict)(params, batches.make_batch(data, np.arange(3), (16,))))

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.text_groups import groups
 from support.tiny_model import draw_parameters, tiny_config
 
 from bert_jax.objectives.embedding.sentence import SentenceEmbedding, cosent
@@ -13,29 +14,6 @@ from bert_jax.tasks.rows import batches, packing
 
 CONFIG = tiny_config(40).replace(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 GROUPS = 6
-
-
-def groups(texts, lengths, targets=None):
-    """Rows of random tokens for texts [groups, K], equal for equal texts."""
-    count = texts.shape[1]
-    texts = texts.reshape(-1)
-    tokens = [
-        np.concatenate([[1], np.random.default_rng(int(text)).integers(5, 40, length - 2), [2]])
-        for text, length in zip(texts, lengths, strict=True)
-    ]
-    found = {"texts": texts.astype(np.int32)}
-    if targets is not None:
-        found["targets"] = np.repeat(targets, count)
-    return batches.EncodedRows(
-        tokens=np.concatenate(tokens).astype(np.int32),
-        offsets=np.cumsum([0, *lengths]),
-        examples=np.repeat(np.arange(len(texts) // count), count),
-        first_lengths=np.array(lengths, np.int32),
-        targets=found,
-        pad_id=0,
-        max_seq_length=32,
-        rows_per_example=count,
-    )
 
 
 @functools.cache

@@ -1,5 +1,6 @@
-"""The time of every tokenizer is linear in the length of the text, whatever its characters."""
+"""Of every tokenizer: its time is linear in the length of the text, and its settings restore it."""
 
+import pickle
 import random
 import unicodedata
 
@@ -47,15 +48,22 @@ def test_the_normal_form_is_that_of_unicodedata():
             assert normalization.normalize(form, text) == unicodedata.normalize(form, text)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_long_runs_of_combining_characters_are_normalized_in_linear_time(form):
-    texts = [growth.repeated(unit, 20_000) for unit in MARKS]
-    assert not growth.superlinear(lambda text: normalization.normalize(form, text), texts)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", small_tokenizers.NAMES)
 def test_tokenizers(vocabulary_files, name):
-    texts = [*growth.texts(20_000).values(), *(growth.repeated(unit, 20_000) for unit in growth.SURROGATES)]
+    units = (*growth.SURROGATES, *MARKS)
+    texts = [*growth.texts(20_000).values(), *(growth.repeated(unit, 20_000) for unit in units)]
     for function in functions(vocabulary_files, name):
         assert not growth.superlinear(function, texts)
+
+
+@pytest.mark.parametrize("name", small_tokenizers.NAMES)
+def test_settings_pickles_and_copies_restore_it(vocabulary_files, name):
+    path, options = vocabulary_files[name]
+    tokenizer = tokenization.load(path, **options)
+    texts = ["The cats, 1999, sat: ``a'' \u00c9 \ud800", ""]
+    restored = tokenization.restore(path, tokenizer.settings())
+    copies = (pickle.loads(pickle.dumps(x)) for x in (tokenizer, tokenizer.portable()))
+    for again in (restored, next(copies), next(copies)()):
+        assert again.settings() == tokenizer.settings() and again.tokens == tokenizer.tokens
+        assert again.encode_batch(texts) == tokenizer.encode_batch(texts)
