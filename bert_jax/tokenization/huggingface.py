@@ -36,7 +36,9 @@ _SAME = {f"{name}Tokenizer": "RobertaTokenizer" for name in ("Bart", "GPT2", "LE
     )
 }
 
-# What the files of a WordPiece tokenizer say, if they say it, where a text has the ids of BertTokenizer.
+# What the files say, if they say it, where a text has the ids and the positions of bert_jax: of any
+# tokenizer, and of WordPiece.
+_ANY = {"truncation_side": "right", "padding_side": "right", "remove_space": True}
 _WORD_PIECES = {
     "do_basic_tokenize": True,
     "tokenize_chinese_chars": True,
@@ -168,35 +170,30 @@ class _Stated:
 
     def check(self, path: str) -> None:
         """Raises UserError for settings that give a text other ids or positions than those of bert_jax."""
-        directions = {
-            f"{name}_side": self.settings.get(f"{name}_side") or (self.rust.get(name) or {}).get("direction")
-            for name in ("truncation", "padding")
-        }
-        for name, value in (*directions.items(), ("remove_space", self.settings.get("remove_space"))):
-            if value not in (None, "right", "Right", True):
-                raise UserError(
-                    f"{self.folder}: its tokenizer has {name} {json.dumps(value)}; expected "
-                    f"{'true' if name == 'remove_space' else 'right'}"
-                )
-        if of_file(path) is not KINDS["wordpiece"]:
-            return
-        model, normalizer = self.rust.get("model") or {}, self._bert_normalizer()
-        settings = self._settings_of(path)
-        given = {name: settings.get(name) for name in _WORD_PIECES}
-        # BertTokenizer has a default of its own.
-        if given["tokenize_chinese_chars"] is None and self.class_name in ("", *_OF_TOKENIZER_JSON):
-            given["tokenize_chinese_chars"] = normalizer.get("handle_chinese_chars")
-        if model.get("type", "WordPiece") == "WordPiece":  # not the tokenizer of another vocabulary
-            given["clean_text"] = normalizer.get("clean_text")
-            for name in ("continuing_subword_prefix", "max_input_chars_per_word"):
-                given[name] = model.get(name)
-            for name in {"normalizer", "pre_tokenizer"} & self.rust.keys():
-                given[name] = _type(self.rust[name])
+        given: dict[str, Any] = {"remove_space": self.settings.get("remove_space")}
+        for name in ("truncation", "padding"):
+            side = (
+                self.settings.get(f"{name}_side") or (self.rust.get(name) or {}).get("direction") or "right"
+            )
+            given[f"{name}_side"] = side.lower()
+        if of_file(path) is KINDS["wordpiece"]:
+            model, normalizer = self.rust.get("model") or {}, self._bert_normalizer()
+            given |= {name: self._settings_of(path).get(name) for name in _WORD_PIECES}
+            # BertTokenizer has a default of its own.
+            if given["tokenize_chinese_chars"] is None and self.class_name in ("", *_OF_TOKENIZER_JSON):
+                given["tokenize_chinese_chars"] = normalizer.get("handle_chinese_chars")
+            if model.get("type", "WordPiece") == "WordPiece":  # not the tokenizer of another vocabulary
+                given["clean_text"] = normalizer.get("clean_text")
+                for name in ("continuing_subword_prefix", "max_input_chars_per_word"):
+                    given[name] = model.get(name)
+                for name in {"normalizer", "pre_tokenizer"} & self.rust.keys():
+                    given[name] = _type(self.rust[name])
+        expected = _ANY | _WORD_PIECES
         for name, value in given.items():
-            if value not in (None, _WORD_PIECES[name]):
+            if value not in (None, expected[name]):
                 raise UserError(
                     f"{self.folder}: its tokenizer has {name} {json.dumps(value)}; expected "
-                    f"{json.dumps(_WORD_PIECES[name])}, as BertTokenizer"
+                    f"{json.dumps(expected[name])}"
                 )
 
     def normalizer(self, path: str) -> str:

@@ -92,7 +92,15 @@ class Tokenizer(abc.ABC):
                 f"normalizer={normalizer}: {path} is a {self.kind} vocabulary, whose text is normalized by "
                 f"{' or '.join(self.normalizers)}"
             )
-        data, self.digest = _read_vocabulary_file(path)
+        try:
+            data = files.read(path)
+        except OSError as error:
+            reason = error.strerror or error
+            expected = "a vocab.txt, a .model, a tokenizer.json or a folder with one"
+            raise file_error(f"the vocabulary {path}: {reason}; expected {expected}", error) from None
+        if not data.strip():
+            raise UserError(f"the vocabulary {path} is empty; `bert-jax vocab` makes one")
+        self.digest = hashlib.sha256(data).hexdigest()
         self._parse(data)
         self.template = template or self.default_template
         self.layout = self.template.layout(self.special_ids)
@@ -234,24 +242,6 @@ class Tokenizer(abc.ABC):
 def _loaded(cls: type[Tokenizer], path: str, *options) -> Tokenizer:
     """Returns an unpickled tokenizer. A process that unpickles it several times loads it once."""
     return cls(path, *options)
-
-
-def _read_vocabulary_file(path: str) -> tuple[bytes, str]:
-    """Returns the bytes of a local or remote vocabulary file, and their SHA-256 digest.
-
-    Raises:
-        UserError: the file is missing, unreadable or empty.
-        StorageError: the storage failed.
-    """
-    try:
-        data = files.read(path)
-    except OSError as error:
-        reason = error.strerror or error
-        expected = "a vocab.txt, a .model, a tokenizer.json or a folder with one"
-        raise file_error(f"the vocabulary {path}: {reason}; expected {expected}", error) from None
-    if not data.strip():
-        raise UserError(f"the vocabulary {path} is empty; `bert-jax vocab` makes one")
-    return data, hashlib.sha256(data).hexdigest()
 
 
 def find_special_tokens(

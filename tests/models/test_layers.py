@@ -57,14 +57,6 @@ def assert_same_gradients(mine, theirs, args, atol=2e-5):
         np.testing.assert_allclose(a, b, atol=atol, rtol=1e-5)
 
 
-@pytest.mark.parametrize("sizes", [(5, 7), (7, 5)])
-def test_dense(sizes, platform):
-    args = normal(11, sizes[0]), normal(*sizes, seed=1), normal(sizes[1], seed=2)
-    assert_same_gradients(matmul.dense, lambda x, w, b: x @ w + b, args)
-    args = args[0], args[1].T, args[2]
-    assert_same_gradients(lambda x, w, b: matmul.dense(x, w, b, True), lambda x, w, b: x @ w.T + b, args)
-
-
 def test_dense_of_bfloat16_accumulates_gradients_in_float32(platform):
     x, kernel, bias = normal(4096, 3).astype(jnp.bfloat16), normal(3, 5, seed=1), jnp.zeros(5)
     _, vjp = jax.vjp(matmul.dense, x, kernel, bias)

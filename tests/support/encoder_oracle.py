@@ -6,6 +6,7 @@ One layer after the other; it shares no code with the models.
 import cmath
 import math
 
+import jax
 import numpy as np
 
 
@@ -13,7 +14,7 @@ def _gelu(x):
     return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
 
 
-_ACTIVATIONS = {
+ACTIVATIONS = {
     "gelu": _gelu,
     "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     "relu": lambda x: np.maximum(x, 0),
@@ -82,7 +83,7 @@ def attention(config, x, layer, positions, sequences, window, theta):
 
 
 def feed_forward(config, x, layer):
-    inner, activate = dense(x, layer["intermediate"]), _ACTIVATIONS[config.hidden_act]
+    inner, activate = dense(x, layer["intermediate"]), ACTIVATIONS[config.hidden_act]
     inner = activate(inner[:, 0]) * inner[:, 1] if config.feed_forward == "glu" else activate(inner)
     return dense(inner, layer["output"])
 
@@ -101,10 +102,7 @@ def layer_parameters(config, params):
         members = [stacks[name][member] for member in sorted(stacks[name])]
         for repeat in range(len(members[0]["query"]["kernel"])):
             for member in members:
-                yield {
-                    part: {leaf: array[repeat] for leaf, array in leaves.items()}
-                    for part, leaves in member.items()
-                }
+                yield jax.tree.map(lambda array, repeat=repeat: array[repeat], member)
 
 
 def embed(config, params, ids, types, positions):
@@ -124,9 +122,9 @@ def embed(config, params, ids, types, positions):
     return dense(x, tables["projection"]) if "projection" in tables else x
 
 
-def states(config, params, ids, types, positions, sequences):
+def states(config, params, ids, types, positions, sequences, vector=None):
     """The embeddings [L, H] of one row, and the states behind each layer, the last one behind the norm; and
-    the probabilities of attention of each layer."""
+    the probabilities of attention of each layer. Those of a decoder also read a vector [H]."""
     x = embed(config, params, ids, types, positions)
     found, weights = [x], []
     for i, layer in enumerate(layer_parameters(config, params)):
@@ -141,6 +139,11 @@ def states(config, params, ids, types, positions, sequences):
 
         if config.norm_placement == "post":
             x = norm(config, x + attend(x), layer["attention_norm"])
+            if vector is not None:
+                cross = layer["cross_attention"]
+                x = norm(
+                    config, x + dense(dense(vector, cross["value"]), cross["output"], 2), cross["layer_norm"]
+                )
             x = norm(config, x + feed_forward(config, x, layer), layer["output_norm"])
         else:
             x = x + attend(norm(config, x, layer["attention_norm"]) if "attention_norm" in layer else x)

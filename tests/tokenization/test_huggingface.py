@@ -1,6 +1,5 @@
 """Hugging Face folders as vocabularies: the text of records is that of the checkpoint."""
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -8,12 +7,11 @@ import pytest
 import sentencepiece
 from support import vocabularies
 
-from bert_jax import cli, tokenization
+from bert_jax import tokenization
 from bert_jax.convert import loading
 from bert_jax.convert.formats import huggingface_export
 from bert_jax.errors import UserError
 from bert_jax.tokenization import byte_bpe, templates
-from data_pipelines import settings
 
 TESTDATA = Path(__file__).resolve().parents[1] / "testdata"
 TEXT = "The cat sat, and Ran to the capital."
@@ -107,21 +105,6 @@ def test_settings_that_give_other_ids_or_positions(tmp_path, stated):
     (folder / "vocab.txt").write_text(vocabularies.VOCABULARY)
     with pytest.raises(UserError, match=r"side|remove_space|Japanese|chinese_chars|max_input_chars_per_word"):
         tokenization.load(folder)
-
-
-def test_records_of_a_folder(tmp_path):
-    """They have the text of the model, and a copy of its vocabulary."""
-    stated = {"do_lower_case": False}
-    folder = write(tmp_path / "folder", tokenizer=vocabularies.wordpiece_json(), tokenizer_config=stated)
-    (tmp_path / "text.txt").write_text("the cat\nsat on a mat\n\nThe cat\nran\n")
-    flags = [f"--input={tmp_path}/text.txt", f"--vocab={folder}", f"--output={tmp_path}/records"]
-    assert cli.main(["data", *flags, "--workers=2", "--eval_fraction=0"]) == 0
-    manifest = json.loads((tmp_path / "records" / "manifest.json").read_text())
-    assert manifest["vocabulary"]["lower_case"] is False and manifest["vocabulary"]["file"] == "vocab.txt"
-    assert manifest["text"]["unknown_tokens"] == 1  # The
-    assert (tmp_path / "records" / "vocab.txt").read_text() == vocabularies.VOCABULARY
-    given = settings.Options(input=("x",), vocab=str(folder), output="y")
-    assert dataclasses.replace(given, lower_case=True).tokenizer().lower_case
 
 
 @pytest.mark.parametrize("name", ["AlbertTokenizer", "XLMRobertaTokenizer"])

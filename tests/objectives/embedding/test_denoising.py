@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.special import erf, log_softmax
+from scipy.special import log_softmax
+from support import encoder_oracle
 from support.models import SPECIAL, packed_batch, tiny_config
 from support.tiny_model import draw_parameters
 
 from bert_jax.objectives.causal_lm import CausalLM
-from bert_jax.objectives.embedding.denoising import DenoisingAutoEncoder, kept_tokens
+from bert_jax.objectives.embedding.denoising import DenoisingAutoEncoder, decoder_params, kept_tokens
 
 CONFIG = tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 NAMES = ("input_ids", "position_ids", "sequence_ids")
@@ -93,56 +94,21 @@ def test_rows_have_deletions_of_their_own_at_each_step():
     assert np.any(first != second)
 
 
-# The model in NumPy, in float64.
-
-
-def dense(x, p):
-    kernel = p["kernel"]
-    inputs = x.ndim - 1 if x.ndim == 3 else 1
-    return np.tensordot(x, kernel, axes=inputs) + p["bias"]
-
-
-def norm(x, p):
-    centered = x - x.mean(-1, keepdims=True)
-    return centered / np.sqrt(x.var(-1, keepdims=True) + 1e-12) * p["scale"] + p["bias"]
-
-
-def gelu(x):
-    return x * (1 + erf(x / np.sqrt(2))) / 2
-
-
-def states(params, ids, vector=None):
-    """The states of one text; with a vector, those of the decoder."""
-    tables = params["encoder"]["embeddings"]
-    x = tables["word_embeddings"][ids] + tables["position_embeddings"][: len(ids)]
-    x = norm(x + tables["token_type_embeddings"][0], tables["layer_norm"])
-    later = np.triu(np.ones((len(ids), len(ids))), 1) * (vector is not None)
-    for number in range(CONFIG.num_hidden_layers):
-        layer, own = (
-            jax.tree.map(lambda x: x[number], params[group]["layers"]["stack"]["layer"])  # noqa: B023
-            for group in ("encoder", "decoder")
-        )
-        query, key, value = (dense(x, layer[name]) for name in ("query", "key", "value"))
-        scores = np.einsum("lnd,mnd->nlm", query, key) / np.sqrt(CONFIG.head_dim)
-        scores = np.exp(np.where(later, -np.inf, scores))
-        mixed = np.einsum("nlm,mnd->lnd", scores / scores.sum(-1, keepdims=True), value)
-        x = norm(x + dense(mixed, layer["attention_output"]), layer["attention_norm"])
-        if vector is not None:
-            cross = own["cross_attention"]
-            read = dense(dense(vector[None], cross["value"]), cross["output"])
-            x = norm(x + read, cross["layer_norm"])
-        inner = gelu(dense(x, layer["intermediate"]))
-        x = norm(x + dense(inner, layer["output"]), layer["output_norm"])
-    return x
+def states(config, params, ids, vector=None):
+    """The last states of one text in NumPy and float64."""
+    places = np.arange(len(ids))
+    arrays = np.array(ids), 0 * places, places, 0 * places
+    return encoder_oracle.states(config, params["encoder"], *arrays, vector)[0][-1]
 
 
 def expected_loss(params, prepared):
     """The sum of the loss, the number of tokens, and that of right ones."""
-    total, count, hits = 0.0, 0, 0
+    total, count, hits, head = 0.0, 0, 0, params["mlm"]
     for text, damaged in zip(sequences(prepared), sequences(prepared, "damaged_"), strict=True):
-        decoded = states(params, text, states(params, damaged).mean(axis=0))
-        head = params["mlm"]
-        decoded = norm(gelu(dense(decoded, head["transform"])), head["transform_norm"])
+        vector = states(CONFIG, params, damaged).mean(axis=0)
+        decoded = states(CONFIG.replace(causal=True), decoder_params(params), text, vector)
+        decoded = encoder_oracle.ACTIVATIONS["gelu"](encoder_oracle.dense(decoded, head["transform"]))
+        decoded = encoder_oracle.norm(CONFIG, decoded, head["transform_norm"])
         logits = decoded @ params["encoder"]["embeddings"]["word_embeddings"].T + head["bias"]
         logits, labels = logits[:-1], np.array(text[1:])
         total -= log_softmax(logits, axis=-1)[np.arange(len(labels)), labels].sum()
