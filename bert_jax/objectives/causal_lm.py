@@ -116,12 +116,10 @@ class CausalThenMasked(Objective):
 
     @property
     def config(self) -> EncoderConfig:
-        """Returns the configuration of the encoder that results, which is that of masked LM."""
         return self.masked.config
 
     @functools.cached_property
     def causal(self) -> CausalLM:
-        """Returns the objective of the first steps."""
         return CausalLM(self.config.replace(causal=True), self.masked.token_types, self.masked.head)
 
     def init(self, key: jax.Array) -> Params:

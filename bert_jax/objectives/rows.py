@@ -60,7 +60,6 @@ class RowObjective(Objective):
         return True
 
     def init(self, key: jax.Array) -> Params:
-        """Returns new parameters of the model."""
         ids = jnp.zeros((1, 8), jnp.int32)
         return self.model.init(key, ids, ids, ids, ids)["params"]
 
@@ -119,7 +118,6 @@ class RowObjective(Objective):
         return self.shaped(output, batch), states
 
     def logits(self, params: Params, batch: Batch, rngs: Rngs | None = None) -> jax.Array:
-        """Returns the float32 logits for a prepared batch."""
         return self.forward(params, batch, rngs)[0]
 
     def criterion(self, logits: jax.Array, targets: Any, weights: jax.Array) -> losses.Pair:
@@ -139,7 +137,6 @@ class RowObjective(Objective):
         return batch["weights"]
 
     def example_weights(self, batch: Batch) -> jax.Array:
-        """Returns the weight of each target in the loss."""
         return self.present(batch)
 
     def row_weights(self, batch: Batch) -> jax.Array:
@@ -147,7 +144,6 @@ class RowObjective(Objective):
         return batch["row_weights"]
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Returns the weight of the loss `task`."""
         return {"task": jnp.sum(self.example_weights(batch))}
 
     def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:

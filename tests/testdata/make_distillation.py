@@ -59,12 +59,11 @@ def triple(student, teacher, ids, labels, mask):
     with torch.no_grad():
         theirs, their_states, _ = outputs(teacher, ids, mask)
     found = {"mlm": functional.cross_entropy(mine.flatten(0, 1), labels.flatten(), ignore_index=-100)}
-    for place, chosen in (("tokens", mask > 0), ("masked", labels >= 0)):
-        found[f"logits at {place}"] = TEMPERATURE**2 * functional.kl_div(
-            functional.log_softmax(mine[chosen] / TEMPERATURE, -1),
-            functional.softmax(theirs[chosen] / TEMPERATURE, -1),
-            reduction="batchmean",
-        )
+    found["logits at tokens"] = TEMPERATURE**2 * functional.kl_div(
+        functional.log_softmax(mine[mask > 0] / TEMPERATURE, -1),
+        functional.softmax(theirs[mask > 0] / TEMPERATURE, -1),
+        reduction="batchmean",
+    )
     x, y = my_states[-1][mask > 0], their_states[-1][mask > 0]
     found["cosine"] = functional.cosine_embedding_loss(x, y, torch.ones(len(x), dtype=x.dtype))
     total = SCALES["logits"] * found["logits at tokens"] + SCALES["task"] * found["mlm"] + found["cosine"]

@@ -1,12 +1,10 @@
 """Writes tests/testdata/goldens: small random models of transformers and what they compute, and token ids.
 
-    pip install torch transformers
     python tests/testdata/make_goldens.py
 
-Tests compare with the files, so that they need neither library; versions.json has the versions of both. Each
-folder has a model as transformers saves it, and golden.npz with its inputs (`in/`), labels (`label/`),
-outputs and loss (`out/`), and the gradient of the loss (`grad/`). tokens.json has the ids of texts with the
-vocabulary vocab.txt.
+Needs PyTorch and transformers (5.23 was used). Each folder has a model as transformers saves it, and
+golden.npz with its inputs (`in/`), labels (`label/`), outputs and loss (`out/`), and the gradient of the loss
+(`grad/`). tokens.json has the ids of texts with the vocabulary vocab.txt.
 """
 
 import json
@@ -179,15 +177,13 @@ def write_model(number, name, cls, fields):
 
 
 def write_tokens():
-    """vocab.txt, and the ids of TEXTS by BertTokenizer, cased and uncased, alone and as pairs."""
+    """vocab.txt, and the ids of TEXTS by BertTokenizer, cased and uncased."""
     pieces = list(dict.fromkeys(PIECES))
     (FOLDER / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
-    found = {"texts": TEXTS, "pairs": [[a, b] for a, b in zip(TEXTS[::2], TEXTS[1::2], strict=True)]}
+    found = {"texts": TEXTS}
     for kind, lower in (("uncased", True), ("cased", False)):
         tokenizer = BertTokenizer(vocab=str(FOLDER / "vocab.txt"), do_lower_case=lower)
         found[kind] = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in TEXTS]
-        pairs = [tokenizer(a, b) for a, b in found["pairs"]]
-        found[f"{kind} pairs"] = [[pair["input_ids"], pair["token_type_ids"]] for pair in pairs]
     (FOLDER / "tokens.json").write_text(json.dumps(found, ensure_ascii=True) + "\n")
 
 
@@ -198,8 +194,6 @@ def main():
     for number, (name, (cls, fields)) in enumerate(MODELS.items()):
         write_model(number, name, cls, fields)
     write_tokens()
-    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    (FOLDER / "versions.json").write_text(json.dumps(versions) + "\n")
 
 
 if __name__ == "__main__":

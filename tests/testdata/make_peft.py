@@ -67,8 +67,7 @@ def main():
                     parameter.normal_(0, 0.5)
             logits = adapted(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask)).logits
         adapted.save_pretrained(folder / "adapter")
-        for file in ("adapter/README.md",):
-            (folder / file).unlink(missing_ok=True)
+        (folder / "adapter" / "README.md").unlink(missing_ok=True)
         path = folder / "adapter" / "adapter_config.json"
         content = json.loads(path.read_text()) | {"base_model_name_or_path": "../base"}
         path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
