@@ -9,9 +9,8 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from support.models import SPECIAL, packed_batch, tiny_config, tiny_task
 
 from bert_jax.kernels.dropout import threshold
-from bert_jax.objectives.baselines import ClassificationAndLM
 from bert_jax.objectives.causal_lm import LEFT_TO_RIGHT, CausalLM, CausalThenMasked
-from bert_jax.objectives.classification import Classification
+from bert_jax.objectives.classification import Classification, ClassificationAndLM
 from bert_jax.objectives.distillation import TEACHER, Distillation
 from bert_jax.objectives.embedding.denoising import DenoisingAutoEncoder
 from bert_jax.objectives.embedding.late_interaction import LateInteraction
