@@ -37,7 +37,7 @@ with epy.lazy_imports():
 _COLUMNS = ("text_a", "text_b", "id")
 # Flags that a .zip does not use, and flags that --input=- does not use.
 _NOT_FOR_ZIP = (*_COLUMNS, "input", "format", "step", "null_score_diff_threshold")
-_NOT_FOR_LINES = ("output", "overwrite")
+_NOT_FOR_LINES = ("output", "overwrite", "format")
 
 
 def define_flags(define: Define) -> None:
@@ -58,8 +58,7 @@ def define_flags(define: Define) -> None:
         define.string(name, f"Column of {what}. Default: that of the training file.")
     define.string(
         "format",
-        "auto (by the suffix), tsv, csv or jsonl; for tags conll or jsonl. For standard input: auto, jsonl, "
-        "or tsv, which also reads a line that begins with a brace as text.",
+        "auto (by the suffix), tsv, csv or jsonl; for tags conll or jsonl.",
         "auto",
     )
 
@@ -109,7 +108,7 @@ def _predict_lines(flags: absl_flags.FlagValues) -> int:
     if sys.stdin is None:
         raise UserError("--input=-: standard input is closed; expected lines to predict there")
     model = shared.load_finetuned(flags)
-    reader = model.line_reader(flags.format, **_present(flags, *_COLUMNS))
+    reader = model.task.line_reader(**_present(flags, *_COLUMNS))
     began = time.monotonic()
     with progress.of_batches("compiling", "programs") as on_program:
         programs = model.warm_up(on_program)

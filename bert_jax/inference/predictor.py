@@ -116,14 +116,10 @@ class Predictor:
         self.unknown.add(rows.tokens)
         return self.task.decode(examples, rows, self(rows, on_batch))
 
-    def line_reader(self, file_format: str = "auto", **columns: Any) -> LineReader:
-        """Returns the task's reader of lines."""
-        return self.task.line_reader(file_format, **columns)
-
     @functools.cached_property
     def reader(self) -> LineReader:
         """Returns the reader of `row_of`. Raises UserError if the run predicts no rows."""
-        return self.line_reader()
+        return self.task.line_reader()
 
     def row_of(self, item: str | Mapping[str, Any]) -> dict[str, Any]:
         """Returns the fields of a text or {column: value}. Raises Malformed if it is no row of this task."""

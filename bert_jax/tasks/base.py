@@ -23,7 +23,8 @@ from bert_jax.io.wording import counted
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import ClassificationHead
 from bert_jax.objectives.rows import RowObjective
-from bert_jax.settings.config_fields import option
+from bert_jax.settings import config_fields
+from bert_jax.settings.config_fields import Rule, option
 from bert_jax.settings.finetune_config import FinetuneConfig
 from bert_jax.tasks import metrics, table
 from bert_jax.tasks.lines import FIELDS, LineReader, TableLines
@@ -95,6 +96,7 @@ class FinetuneTask(abc.ABC):
         formats: the suffixes that a file of predictions may have; the first one is the default.
         export_head: the name of the head in `bert-jax convert`.
         next_command: what to do with a trained model, with {workdir} for the work directory.
+        rules: which fields of `Config` have no effect unless others have some value.
         problem_type: the `problem_type` of a sequence classification in transformers; "" for other heads.
         config: the values of the fields of `Config`.
         spec: the task's entry in the registry.
@@ -111,6 +113,7 @@ class FinetuneTask(abc.ABC):
     export_head: ClassVar[str] = "sequence_classification"
     next_command: ClassVar[str] = "predict --workdir={workdir} --input=FILE --output=FILE"
     problem_type: ClassVar[str] = ""
+    rules: ClassVar[Sequence[Rule]] = (("head_size", lambda c: c.head == BILSTM, f"head={BILSTM}"),)
 
     def __init__(
         self,
@@ -219,9 +222,9 @@ class FinetuneTask(abc.ABC):
         """Returns a one-line summary of a file's labels, or an empty string."""
         return ""
 
-    def line_reader(self, file_format: str = "auto", **columns: str) -> LineReader:
+    def line_reader(self, **columns: str) -> LineReader:
         """Returns a reader for the lines of a stream, whose columns may differ from the training file's."""
-        return self.Lines(file_format, self.line_names() | columns)
+        return self.Lines(self.line_names() | columns)
 
     def line_names(self) -> dict[str, str]:
         """Returns the names of `text_a`, `text_b` and `id` in the JSON objects of a stream."""
@@ -233,10 +236,10 @@ class FinetuneTask(abc.ABC):
         return ()
 
     @classmethod
-    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
+    def unused(cls, config: Any) -> Iterator[tuple[str, str]]:
         """Yields (field, reason) for each field of this class that must keep its default in this run."""
-        if config.head != BILSTM:
-            yield "head_size", f"it is only used with head={BILSTM}"
+        for kind in cls.__mro__:
+            yield from config_fields.unused(config, vars(kind).get("rules", ()))
 
     def batch_size_error(self, batch_size: int) -> str:
         """Returns an error message if global batches of this many groups of rows train nothing, or ""."""

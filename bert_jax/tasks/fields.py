@@ -156,7 +156,7 @@ def _unused(config: ml_collections.ConfigDict, spec: TaskSpec) -> Iterator[tuple
     if data.train and not data.eval and not (spec.file_name and config.data_dir):
         for name in ("early_stopping", "eval.every"):
             yield name, "there is nothing to evaluate on, give data.eval"
-    yield from spec.task.unused(config, spec)
+    yield from spec.task.unused(config)
 
 
 def lookup(config: ml_collections.ConfigDict, name: str) -> Any:

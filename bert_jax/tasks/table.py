@@ -47,10 +47,8 @@ class FileReport:
     Attributes:
         unit: what a row is called in messages, in the singular.
         columns: the names of the lists that have an entry for each example, or are empty.
-        path: the path of the file.
         rows: the number of rows of the file, including the malformed ones, which are not examples.
-        malformed: the number of malformed rows.
-        first_malformed: a description of the first one, with file and line.
+        first_malformed: a description of the first malformed row, with file and line.
         notes: further warnings about the file.
     """
 
@@ -139,7 +137,7 @@ def exists(path: str) -> bool:
 
 
 def digest(path: str) -> str:
-    """Returns the SHA-256 checksum of the files of a path, as 64 hexadecimal digits."""
+    """Returns the SHA-256 checksum of the files of a path, in hexadecimal digits."""
     result = hashlib.sha256()
     for part in parts(path):
         with files.open_read(part) as file:
@@ -151,13 +149,8 @@ def digest(path: str) -> str:
 def detect_format(formats: Mapping[str, str], path: str, given: str = "auto") -> str:
     """Returns the format of a file: `given`, or the one that the suffix implies if that is "auto".
 
-    Args:
-        formats: the format of each suffix that the task reads; the suffix "" stands for any other.
-        path: a file. The suffix of a compression is ignored.
-        given: one of the formats, or "auto".
-
-    Raises:
-        UserError: the format is unknown, or the suffix does not determine it.
+    `formats` has the format of each suffix that the task reads; the suffix "" stands for any other. Raises
+    UserError if the format is unknown, or the suffix does not determine it.
     """
     if given not in ("auto", *formats.values()):
         raise UserError(f"format={given}: expected auto, {', '.join(dict.fromkeys(formats.values()))}")
@@ -228,16 +221,10 @@ def encodable(text: str) -> str:
 
 
 def json_text(value: Any, field: str, key: str) -> Any:
-    """Returns a JSON value as the text of a field; a list of choices or negatives as a list of texts.
+    """Returns the JSON value of a key as the text of a field, or raises Malformed for another type.
 
-    Args:
-        value: the value.
-        field: the field. A label may also be a finite number, a boolean or a list of labels, and an id a
-            number or a boolean.
-        key: the key of the value in the JSON object, for messages.
-
-    Raises:
-        Malformed: the value has a type that the field does not allow.
+    Choices and negatives may be a list of texts. A label may also be a finite number, a boolean or a list of
+    labels, and an id a number or a boolean.
     """
     if isinstance(value, str):
         return encodable(value)
@@ -297,14 +284,10 @@ class Examples(FileReport):
     """The rows of one file by column: entry i of every list belongs to the same row.
 
     Attributes:
-        path: the path of the file.
         ids: the id of each row; without a column of ids, its number from 0, where malformed rows count.
-        texts_a: the first text of each row.
-        texts_b: the second text of each row; empty for single texts.
+        texts_a, texts_b, languages: those of each row; empty if the file has none.
         labels: the parsed label of each row; empty if labels were not requested.
-        choices: the choices of each row; empty if the task has no choices.
-        languages: the language of each row; empty if it is not known.
-        negatives: the hard negatives of each row; empty if the task has none.
+        choices, negatives: lists of the texts of each row; empty if the task has none.
     """
 
     columns = ("ids", "texts_a", "texts_b", "labels", "choices", "languages", "negatives")
@@ -322,7 +305,10 @@ class Examples(FileReport):
         return len(self.ids)
 
 
-_LISTS = {"text_a": "texts_a", "text_b": "texts_b", "label": "labels", "id": "ids", "language": "languages"}
+FIELDS = {  # and the list of `Examples` with the values of each
+    "text_a": "texts_a", "text_b": "texts_b", "id": "ids", "language": "languages", "choices": "choices",
+    "negatives": "negatives", "label": "labels",
+}  # fmt: skip
 
 
 def read_examples(
@@ -355,16 +341,9 @@ def read_examples(
     path = str(path)
     if not columns.text_a:
         raise UserError(f"{path}: which column holds the text? give text_a=COLUMN")
-    of_rows = [
-        "text_a",
-        "text_b",
-        "id",
-        "language",
-        "choices",
-        "negatives",
-        *(["label"] if parse_label else []),
-    ]
-    wanted = {field: names for field in of_rows if (names := columns.names(field))}
+    wanted = {field: names for field in FIELDS if (names := columns.names(field))}
+    if parse_label is None:
+        wanted.pop("label", None)
     out = Examples(path)
 
     def label_of(text: str) -> Any:
@@ -412,7 +391,7 @@ def add_row(
                 f"label {values['label']}: expected 0 to {len(values['choices']) - 1}, or a letter"
             )
     for field, value in values.items():
-        getattr(out, _LISTS.get(field, field)).append(value)
+        getattr(out, FIELDS[field]).append(value)
 
 
 def _listed(texts: list[Any], field: str, before: Sequence[Sequence[str]]) -> list[str]:
@@ -501,11 +480,6 @@ def _split(path: str, delimiter: str, quotes: bool, may_be_text: bool) -> Iterat
 # Labels
 
 
-def label_numbers(names: Sequence[str]) -> dict[str, int]:
-    """Returns {label: its number}, for `label_index`."""
-    return {name: number for number, name in enumerate(names)}
-
-
 def label_index(numbers: Mapping[str, int], label: str) -> int:
     """Returns the number of a label. Raises ValueError, which lists the labels, for an unknown one."""
     if label.strip() not in numbers:
@@ -515,8 +489,17 @@ def label_index(numbers: Mapping[str, int], label: str) -> int:
 
 def unknown_label(names: Sequence[str], label: str) -> str:
     """Returns a message about a label that is not in `names`."""
-    shown = ", ".join(map(repr, names[:_MAX_SHOWN])) + (", ..." if len(names) > _MAX_SHOWN else "")
-    return f"label {label!r} is none of {shown}"
+    return f"label {label!r} is none of {_shown(map(repr, names))}"
+
+
+def list_counts(counts: Mapping[str, int]) -> str:
+    """Returns a list of the first labels with the count of each, for a log line."""
+    return _shown(f"{name}: {count:,}" for name, count in counts.items())
+
+
+def _shown(texts: Iterable[str]) -> str:
+    first = list(itertools.islice(texts, _MAX_SHOWN + 1))
+    return ", ".join([*first[:_MAX_SHOWN], "..."] if len(first) > _MAX_SHOWN else first)
 
 
 def infer_labels(labels: Sequence[str], path: str) -> tuple[str, ...]:
@@ -553,12 +536,6 @@ def parse_number(text: str) -> float:
     return value
 
 
-def list_counts(counts: Mapping[str, int]) -> str:
-    """Returns a list of the first labels with the count of each, for a log line."""
-    shown = [f"{name}: {count:,}" for name, count in counts.items()]
-    return ", ".join(shown[:_MAX_SHOWN]) + (", ..." if len(shown) > _MAX_SHOWN else "")
-
-
 # GLUE as prepared by tensorflow-datasets, with the rows, the labels and the order of GLUE's own files
 
 _TEXTS = (  # the names of the text features, in the order in which the model reads the texts
@@ -570,13 +547,9 @@ _TEXTS = (  # the names of the text features, in the order in which the model re
 def find_prepared(task: str, data_dir: str, split: str) -> str:
     """Returns the path of a prepared split for `read_examples`: its folder, / and the name of the split.
 
-    Args:
-        task: the GLUE task, by the name of its configuration in tensorflow-datasets.
-        data_dir: `tfds:glue`, or `tfds:` with the folder of that data set or of its parent.
-        split: the split by the name of GLUE's file, such as dev_matched.
-
-    Raises:
-        UserError: the split is not prepared. The message gives the command that prepares it.
+    `task` is the GLUE task by its name in tensorflow-datasets, `data_dir` `tfds:glue`, or `tfds:` with the
+    folder of that data set or of its parent, and `split` that of GLUE's file, such as dev_matched. Raises
+    UserError if the split is not prepared.
     """
     # The diagnostic set is one of MNLI's files, but a separate data set in tensorflow-datasets.
     config, split = ("ax", "test") if split == "diagnostic" else (task, split.replace("dev", "validation"))

@@ -129,8 +129,6 @@ def test_a_bad_line_is_answered_in_its_place(run_of, predict):
     assert code == 0 and "6 lines, 3 of them not valid" in said
     assert [answer.get("id") for answer in answers] == ["0", None, None, None, "5", "5"]
     assert [answer["line"] for answer in answers if "error" in answer] == [2, 3, 4]
-    code, answers, _ = predict("{a dog}\n", f"--workdir={run_of('classification')}", "--format=tsv")
-    assert code == 0 and answers[0]["prediction"] in ("no", "yes")
     assert predict("", f"--workdir={run_of('classification')}")[:2] == (0, [])
 
 

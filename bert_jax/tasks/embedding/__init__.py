@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import string
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from bert_jax.objectives.embedding.sentence import (
     SentenceEmbedding,
     TextVectors,
 )
-from bert_jax.settings.config_fields import option
+from bert_jax.settings.config_fields import Rule, option
 from bert_jax.settings.finetune_config import FinetuneConfig
 from bert_jax.tasks import metrics, table
 from bert_jax.tasks.base import TableConfig, TableData, TableTask
@@ -38,7 +38,6 @@ from bert_jax.tasks.embedding.predictions import (
     SimilarityPredictions,
     TokenVectors,
 )
-from bert_jax.tasks.lines import LineReader
 from bert_jax.tasks.predictions import TablePredictions
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import assembly
@@ -84,6 +83,11 @@ class GroupsTask(TableTask):
     Config = GroupsConfig
     config: GroupsConfig
     export_head = "none"
+    rules: ClassVar[Sequence[Rule]] = (
+        ("head distillation.teacher", lambda c: False, "logits, and the outputs are vectors"),
+        ("data.eval_columns", lambda c: c.data.eval, "data.eval"),
+        ("data.id", lambda c: not c.data.eval_columns, "an evaluation file without data.eval_columns"),
+    )
     _group = 2  # texts in a group of training
 
     def set_up(self) -> None:
@@ -100,17 +104,9 @@ class GroupsTask(TableTask):
 
     @property
     def unlabeled_columns(self) -> Columns:
+        if not self.eval_columns.text_b:
+            raise UserError("predictions compare pairs; `bert-jax embed` gives the vectors of single texts")
         return self.eval_columns
-
-    @classmethod
-    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
-        yield from super().unused(config, spec)
-        yield "head", "vectors of texts have no such head"
-        yield "distillation.teacher", "vectors of texts cannot be distilled yet"
-        if not config.data.eval:
-            yield "data.eval_columns", "there is nothing to evaluate on, give data.eval"
-        if config.data.eval_columns:
-            yield "data.id", "data.eval_columns names the columns of the file to evaluate on, without ids"
 
     def batch_size_error(self, batch_size: int) -> str:
         if batch_size > 1 or self.columns.negatives:
@@ -236,6 +232,15 @@ class EmbeddingTask(GroupsTask):
     Config = EmbeddingConfig
     config: EmbeddingConfig
     title = "sentence embeddings"
+    rules = (
+        ("symmetric data.negatives", lambda c: c.loss == CONTRASTIVE, f"loss={CONTRASTIVE}"),
+        ("temperature dimensions", lambda c: c.loss in (CONTRASTIVE, COSENT), "a loss of cosines"),
+        ("deletion", lambda c: c.loss == DENOISING, f"loss={DENOISING}"),
+        ("data.text_b", lambda c: c.loss != DENOISING, f"pairs, and loss={DENOISING} has single texts"),
+        ("data.label", lambda c: c.loss != DENOISING and (c.loss != CONTRASTIVE or not c.data.eval_columns),
+         f"loss={COSENT} or {CLASSES}, or similarities to evaluate on"),
+        ("data.prefix_b", lambda c: c.data.text_b or c.data.eval_columns, "second texts, data.text_b"),
+    )  # fmt: skip
     next_command = "embed --model={workdir} --input=FILE --output=FILE"
 
     @classmethod
@@ -281,25 +286,6 @@ class EmbeddingTask(GroupsTask):
             raise UserError(f"dimensions={given}: expected different numbers from 1 to {width - 1}")
         return sizes
 
-    @classmethod
-    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
-        yield from super().unused(config, spec)
-        if config.loss != CONTRASTIVE:
-            for name in ("symmetric", "data.negatives"):
-                yield name, f"it is only used with loss={CONTRASTIVE}"
-        elif config.data.label and config.data.eval_columns:
-            yield "data.label", f"loss={CONTRASTIVE} has no labels"
-        if config.loss in (CLASSES, DENOISING):
-            for name in ("temperature", "dimensions"):
-                yield name, f"loss={config.loss} has no cosines"
-        if config.loss == DENOISING:
-            for name in ("data.text_b", "data.label"):
-                yield name, f"loss={DENOISING} is trained on single texts (data.text_a)"
-        else:
-            yield "deletion", f"it is only used with loss={DENOISING}"
-        if not config.data.text_b and not config.data.eval_columns:
-            yield "data.prefix_b", "there are no second texts (data.text_b)"
-
     def batch_size_error(self, batch_size: int) -> str:
         if self.config.loss == COSENT:
             message = "batch_size=1: loss=cosent compares the pairs of a batch; expected 2 or more"
@@ -333,21 +319,9 @@ class EmbeddingTask(GroupsTask):
         examples = self._read_groups(path, columns, parse if columns.label else None)
         if self.config.loss == CLASSES:
             self.labels = table.infer_labels(examples.labels, path)
-            numbers = table.label_numbers(self.labels)
+            numbers = {label: number for number, label in enumerate(self.labels)}
             examples.labels = [table.label_index(numbers, label) for label in examples.labels]
         return examples
-
-    def read_unlabeled(self, path: str, **options: Any) -> Examples:
-        self._check_pairs(options)
-        return super().read_unlabeled(path, **options)
-
-    def line_reader(self, file_format: str = "auto", **columns: str) -> LineReader:
-        self._check_pairs(columns)
-        return super().line_reader(file_format, **columns)
-
-    def _check_pairs(self, given: Mapping[str, Any]) -> None:
-        if not (self.eval_columns.text_b or given.get("text_b")):
-            raise UserError("predictions compare pairs; `bert-jax embed` gives the vectors of single texts")
 
     def objective(self) -> TextVectors:
         c, layout = self.config, self.tokenizer.layout
@@ -412,6 +386,7 @@ class LateInteractionTask(GroupsTask):
     Config = LateInteractionConfig
     config: LateInteractionConfig
     title = "late interaction"
+    rules = (("data.label", lambda c: False, "labels, which late interaction has not"),)
     next_command = "search --index=DIR --rerank={workdir}"
 
     def set_up(self) -> None:
@@ -428,11 +403,6 @@ class LateInteractionTask(GroupsTask):
         has_markers = all(marker in known for marker in _MARKERS)
         self.markers = [[known[marker]] if has_markers else [] for marker in _MARKERS]
         self.skipped = punctuation(self.tokenizer)
-
-    @classmethod
-    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
-        yield from super().unused(config, spec)
-        yield "data.label", "late interaction has no labels"
 
     @property
     def scores_pairs(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import string
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -81,9 +81,8 @@ class MultipleChoiceTask(TableTask):
             examples.texts_a, endings, examples.labels, self.tokenizer, self.config.max_seq_length
         )
 
-    def line_reader(self, file_format: str = "auto", **columns: str) -> TableLines:
-        names = self.columns.names("choices")
-        return TableLines(file_format, self.line_names() | columns, names, len(self.labels))
+    def line_reader(self, **columns: str) -> TableLines:
+        return TableLines(self.line_names() | columns, self.columns.names("choices"), len(self.labels))
 
 
 @dataclasses.dataclass
@@ -135,6 +134,7 @@ class RerankingTask(TableTask):
     Config = RerankingConfig
     config: RerankingConfig
     title = "reranking"
+    rules = (("data.label", lambda c: False, "labels; the document of data.text_b is the relevant one"),)
     next_command = "search --index=DIR --rerank={workdir}"
     Predictions = RankingPredictions
     scorers = metrics.RANKING
@@ -142,11 +142,6 @@ class RerankingTask(TableTask):
 
     def set_up(self) -> None:
         self.require("text_b", "negatives")
-
-    @classmethod
-    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
-        yield from super().unused(config, spec)
-        yield "data.label", "the document of data.text_b is the relevant one"
 
     def read_training(self, path: str) -> Examples:
         examples = self.read(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,12 @@ from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
 from bert_jax.objectives.spans import Spans
 from bert_jax.settings.config_fields import option
+from bert_jax.tasks import registry
 from bert_jax.tasks.base import DataConfig, FinetuneTask, WindowsConfig
-from bert_jax.tasks.lines import SOURCE, LineReader, ids_of
+from bert_jax.tasks.lines import SOURCE, LineReader
 from bert_jax.tasks.question_answering import decoding, encoding, squad_scores
 from bert_jax.tasks.question_answering.decoding import AnswerPredictions, files_beside
-from bert_jax.tasks.question_answering.question_files import NO_ANSWER, Questions, read_questions
+from bert_jax.tasks.question_answering.question_files import NO_ANSWER, Questions, read_questions, text_of
 from bert_jax.tasks.registry import TaskSpec
 
 
@@ -51,12 +52,14 @@ class QuestionLines(LineReader):
     """Reads questions with their contexts from a stream."""
 
     own_names = {"text_a": "question", "text_b": "context", "id": "id"}  # noqa: RUF012
-    needs_text = True
 
-    def examples(self, rows: Sequence[tuple[int, dict[str, Any]]]) -> Questions:
+    def value(self, row: Mapping[str, Any], field: str, key: str) -> str:
+        return text_of(row, key)
+
+    def collect(self, rows: Sequence[dict[str, Any]]) -> Questions:
         questions = Questions(SOURCE, rows=len(rows))
-        for id_, (_, row) in zip(ids_of(rows), rows, strict=True):
-            questions.add(id_, row["text_a"], row["text_b"])
+        for row in rows:
+            questions.add(row["id"], row["text_a"], row["text_b"])
         return questions
 
 
@@ -69,6 +72,10 @@ class QuestionAnsweringTask(FinetuneTask):
     export_head = "question_answering"
     Lines = QuestionLines
     formats = (".json",)
+    rules = (
+        ("null_score_diff_threshold", lambda c: c.v2, "v2=true"),
+        ("v2", lambda c: registry.spelled(c.task) == "squad", "the task squad; squad2 has it by definition"),
+    )
 
     def set_up(self) -> None:
         c, special = self.config, self.tokenizer.template.special_count(pair=True)
@@ -132,14 +139,6 @@ class QuestionAnsweringTask(FinetuneTask):
 
     def files_beside(self, path: str) -> Sequence[str]:
         return files_beside(path)[: 2 if self.config.v2 else 1]
-
-    @classmethod
-    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
-        yield from super().unused(config, spec)
-        if not config.v2:
-            yield "null_score_diff_threshold", "every question has an answer unless v2=true"
-        if spec.name == "squad2":
-            yield "v2", "questions of the task squad2 may have no answer, see --config=finetune/squad:v2"
 
 
 _DEFAULTS = {"max_seq_length": 384, "doc_stride": 128}  # google-research/bert

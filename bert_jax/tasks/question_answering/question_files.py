@@ -130,7 +130,7 @@ def read_questions(
 def _question(
     item: dict[str, Any], v2: bool, labeled: bool, training: bool
 ) -> tuple[str, str, list[str], int]:
-    question, context = _text(item, "question"), _text(item, "context")
+    question, context = text_of(item, "question"), text_of(item, "context")
     answers, start = _answers(item, v2) if labeled else ([], UNKNOWN)
     if training and item["is_impossible"] is True:
         answers, start = [], NO_ANSWER
@@ -141,7 +141,8 @@ def _question(
     return question, context, answers, start
 
 
-def _text(item: Mapping[str, Any], name: str) -> str:
+def text_of(item: Mapping[str, Any], name: str) -> str:
+    """Returns the text under a name of a JSON object. Raises Malformed if it is empty, or not a text."""
     if not isinstance(item.get(name), str) or not item[name].strip():
         raise Malformed(f"{name!r} is not a text, or empty")
     return encodable(item[name])

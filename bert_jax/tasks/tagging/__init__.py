@@ -27,12 +27,12 @@ from bert_jax.settings.config_fields import option
 from bert_jax.settings.finetune_config import FinetuneConfig
 from bert_jax.tasks import metrics, writers
 from bert_jax.tasks.base import BILSTM, FinetuneTask, TaskConfig
-from bert_jax.tasks.lines import SOURCE, LineReader, ids_of
+from bert_jax.tasks.lines import SOURCE, LineReader
 from bert_jax.tasks.predictions import DIGITS, Predictions
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import outputs
 from bert_jax.tasks.rows.batches import EncodedRows
-from bert_jax.tasks.table import check_counts, list_counts, unknown_label
+from bert_jax.tasks.table import Malformed, check_counts, list_counts, unknown_label
 from bert_jax.tasks.tagging import entities
 from bert_jax.tasks.tagging.sentences import (
     DOCUMENT_START,
@@ -167,19 +167,19 @@ class WordLines(LineReader):
     """Reads sentences from a stream: lists of words in JSON, or plain text with spaces between the words."""
 
     own_names = {"text_a": WORDS, "text_b": "", "id": "id"}  # noqa: RUF012
-    needs_text = True
     expected = "the words of a sentence with spaces between"  # type: ignore[assignment]
 
     def from_text(self, text: str) -> dict[str, Any]:
-        words = [word for word in re.split("[ \t]+", text) if word]
-        return {"text_a": self.checked(words, "text")}
+        return self.from_object({self.columns[0]: list(filter(None, re.split("[ \t]+", text)))})
 
     def value(self, row: Mapping[str, Any], field: str, key: str) -> list[str]:
-        return words_of(row, key)
+        if not (words := words_of(row, key)):
+            raise Malformed(f"{key!r} has no words")
+        return words
 
-    def examples(self, rows: Sequence[tuple[int, dict[str, Any]]]) -> TaggedSentences:
-        words, documents = [row["text_a"] for _, row in rows], [line for line, _ in rows]
-        return TaggedSentences(SOURCE, words, [], documents, ids_of(rows), rows=len(rows))
+    def collect(self, rows: Sequence[dict[str, Any]]) -> TaggedSentences:
+        words, ids = [row["text_a"] for row in rows], [row["id"] for row in rows]
+        return TaggedSentences(SOURCE, words, [], list(range(len(rows))), ids, rows=len(rows))
 
 
 class TaggingTask(FinetuneTask):
@@ -191,6 +191,10 @@ class TaggingTask(FinetuneTask):
     title = "tagging (tagging, conll)"
     formats = (".conll", ".txt", ".tsv", ".jsonl")
     export_head = "token_classification"
+    rules = (
+        ("feature_layers feature_mix", lambda c: c.frozen, "frozen=true"),
+        ("frozen", lambda c: c.init_from and not c.from_scratch, "the weights of init_from"),
+    )
 
     def set_up(self) -> None:
         self.layers = _feature_layers(self.config, self.model_config)
@@ -327,15 +331,6 @@ class TaggingTask(FinetuneTask):
             gold = {type or "entities": each.gold for type, each in counts.items()}
             parts.append(f"entities {list_counts(gold)}")
         return "; ".join(parts)
-
-    @classmethod
-    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
-        yield from super().unused(config, spec)
-        if not config.frozen:
-            for name in ("feature_layers", "feature_mix"):
-                yield name, "it is only used with a frozen encoder, add --config.frozen=true"
-        elif not config.init_from or config.from_scratch:
-            yield "frozen", "the weights of a checkpoint are kept as they are, and there is no init_from"
 
 
 def _feature_layers(config: TaggingConfig, model_config: EncoderConfig) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,15 +18,16 @@ from bert_jax.io.wording import counted
 from bert_jax.models.baselines import bilstm_classifier
 from bert_jax.models.heads.structures import ClassificationHead
 from bert_jax.objectives.classification import BilstmClassification, Classification, ClassificationAndLM
-from bert_jax.settings.config_fields import option
-from bert_jax.tasks import metrics, table
+from bert_jax.settings.config_fields import Rule, option
+from bert_jax.settings.run_config import ModelConfig
+from bert_jax.tasks import metrics, registry, table
 from bert_jax.tasks.base import TableConfig, TableData, TableTask, WindowsConfig
 from bert_jax.tasks.metrics import Metric
 from bert_jax.tasks.predictions import ClassPredictions, NumberPredictions, TablePredictions
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import assembly
 from bert_jax.tasks.rows.batches import NO_TARGET, EncodedRows
-from bert_jax.tasks.table import LABEL_SEPARATOR, Columns, Examples, json_text, label_numbers, list_counts
+from bert_jax.tasks.table import LABEL_SEPARATOR, Columns, Examples, json_text, list_counts
 
 with epy.lazy_imports():  # it takes seconds to import
     from sklearn import metrics as sklearn_metrics
@@ -37,6 +38,10 @@ _ENCODERS = (TRANSFORMER, "bilstm", BILSTM_ATTENTION)
 _MODEL_FIELDS = (
     *("vocab_size", "embedding_size", "hidden_dropout_prob", "max_position_embeddings", "model_type"),
     *("initializer", "initializer_range", "layer_norm_eps", "norm", "norm_bias", "dtype"),
+)
+_OF_TRANSFORMERS = (
+    *("head", "lm_weight", "adapter.kind", "optimizer.layer_decay", "distillation.teacher"),
+    *(f"model.{name}" for name in ModelConfig().to_dict() if name not in _MODEL_FIELDS),
 )
 _THRESHOLD = 0.5  # of the probability of a label that is predicted, where a text has several
 _BY_LANGUAGE = "accuracy_"  # begins the name of the metric of one language
@@ -95,22 +100,31 @@ class TextTask(TableTask):
     Attributes:
         kind: the `kind` of `objectives.classification.Classification`.
         target_dtype: the dtype of the targets.
+        numbers: {label: its number}.
         class_weights: weights in the loss, in the order of the labels; empty if all are 1.
     """
 
     Config: ClassVar[type[TextConfig]] = TextConfig
     config: TextConfig
+    rules: ClassVar[Sequence[Rule]] = (
+        ("encoder_size", lambda c: c.encoder != TRANSFORMER, "an encoder that is a BiLSTM"),
+        (" ".join(_OF_TRANSFORMERS), lambda c: c.encoder == TRANSFORMER, f"encoder={TRANSFORMER}"),
+        ("lm_weight", lambda c: not c.distillation.teacher, "no distillation.teacher"),
+        ("double_unordered", lambda c: TableTask.columns_of(c, registry.get(c.task)).text_b,
+         "a second text, data.text_b"),
+    )  # fmt: skip
     kind: str
     target_dtype: type = np.int32
     class_weights: tuple[float, ...] = ()
-    _numbered: tuple[Sequence[str], Mapping[str, int]] | None = None
 
     @property
-    def numbers(self) -> Mapping[str, int]:
-        """Returns {label: its number}, made once for the labels that the task has."""
-        if self._numbered is None or self._numbered[0] is not self.labels:
-            self._numbered = self.labels, table.label_numbers(self.labels)
-        return self._numbered[1]
+    def labels(self) -> tuple[str, ...]:
+        return self._labels
+
+    @labels.setter
+    def labels(self, names: Sequence[str]) -> None:
+        self._labels = tuple(names)
+        self.numbers = {name: number for number, name in enumerate(names)}
 
     def set_up(self) -> None:
         c, pairs = self.config, bool(self.columns.text_b)
@@ -136,21 +150,6 @@ class TextTask(TableTask):
             texts_b=examples.texts_b + examples.texts_a,
             **{name: getattr(examples, name) * 2 for name in ("ids", "labels", "languages")},
         )
-
-    @classmethod
-    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
-        yield from super().unused(config, spec)
-        if config.encoder == TRANSFORMER:
-            yield "encoder_size", f"it is only used with encoder={_ENCODERS[1]} and {BILSTM_ATTENTION}"
-        else:
-            reason = f"encoder={config.encoder} has no Transformer"
-            fields = ["head", "lm_weight", "adapter.kind", "optimizer.layer_decay", "distillation.teacher"]
-            fields += [f"model.{name}" for name in config.model if name not in _MODEL_FIELDS]
-            yield from ((name, reason) for name in fields)
-        if config.distillation.teacher:
-            yield "lm_weight", "the losses of a distillation are those of distillation.losses"
-        if not cls.columns_of(config, spec).text_b:
-            yield "double_unordered", "the rows have no second text (data.text_b)"
 
     def read(self, path: str) -> Examples:
         examples = super().read(path)
@@ -203,6 +202,11 @@ class TextTask(TableTask):
         return ClassificationAndLM(*described, layout.types, self.classifier, c.lm_weight, head)
 
 
+def _has_own_f1(config: Any) -> bool:
+    spec = registry.get(config.task)
+    return not spec.labels and "f1" in metrics.listed(config.metrics or ",".join(spec.metrics))
+
+
 class TextClassification(TextTask):
     """Classification: one label for each example."""
 
@@ -211,14 +215,7 @@ class TextClassification(TextTask):
     title = "classification"
     kind = "classification"
     problem_type = "single_label_classification"
-
-    @classmethod
-    def unused(cls, config: Any, spec: TaskSpec) -> Iterator[tuple[str, str]]:
-        yield from super().unused(config, spec)
-        if spec.labels:
-            yield "positive_label", f"f1 is defined by the task {spec.name}, which knows its labels"
-        elif "f1" not in metrics.listed(config.metrics or ",".join(spec.metrics)):
-            yield "positive_label", "it is only used with f1 among the metrics"
+    rules = (("positive_label", _has_own_f1, "f1 among the metrics, and a task without labels of its own"),)
 
     def read_training(self, path: str) -> Examples:
         self.labels = self.spec.labels or ()
@@ -244,7 +241,7 @@ class TextClassification(TextTask):
 
     def targets(self, examples: Examples, names: Sequence[str]) -> np.ndarray:
         """Returns the numbers of the labels among `names`, int32 [N]; `NO_TARGET` for others."""
-        numbers = table.label_numbers(names)
+        numbers = {name: number for number, name in enumerate(names)}
         found = (numbers.get(one, NO_TARGET) if isinstance(one, str) else one for one in examples.labels)
         return np.fromiter(found, np.int32)
 
@@ -420,7 +417,7 @@ class MultiLabel(TextTask):
     def targets(self, examples: Examples, names: Sequence[str]) -> np.ndarray:
         """Returns bool [N, C], true for the labels of each example among `names`; no rows without labels."""
         found = np.zeros((len(examples.labels), len(names)), bool)
-        numbers = label_numbers(names)
+        numbers = {name: number for number, name in enumerate(names)}
         for row, labels in zip(found, examples.labels, strict=True):
             row[[numbers[label] for label in labels if label in numbers]] = True
         return found
