@@ -22,49 +22,38 @@ with epy.lazy_imports():
     from array_record.python import array_record_data_source
 
 PREFIX = "tfds:"
-SPLIT = "train"  # the default split
+SPLIT = "train"  # the split that is read
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
-def find(pattern: str, data_dir: str = "", split: str = SPLIT) -> str:
+def find(pattern: str) -> str:
     """Returns the folder of a prepared data set, prefixed with PREFIX.
 
     Args:
         pattern: tfds:NAME, tfds:NAME/CONFIG, either followed by /VERSION (by default the newest), or
-            tfds:/FOLDER.
-        data_dir: the folder that contains the data sets; "" means $TFDS_DATA_DIR, or ~/tensorflow_datasets.
-        split: a split that the data set must have.
+            tfds:/FOLDER. Data sets are in $TFDS_DATA_DIR, or ~/tensorflow_datasets.
 
     Raises:
         UserError: the data set does not exist, cannot be read without TensorFlow, or the package is missing.
     """
-    path = locate(pattern, data_dir)
-    info: Any = builder(path).info if path else None
-    if not path or getattr(info.file_format, "value", None) != "array_record":
-        raise UserError(
-            f"{pattern} is not prepared in {root(data_dir)}; make it there with tensorflow-datasets' "
-            "download_and_prepare (file_format='array_record'), or set TFDS_DATA_DIR"
-        )
-    if split not in info.splits:
-        raise UserError(f"{pattern} has no split {split!r}, only {', '.join(sorted(info.splits))}")
-    return path
-
-
-def root(data_dir: str = "") -> Path:
-    """Returns the folder that contains the data sets."""
-    return Path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
-
-
-def locate(pattern: str, data_dir: str = "") -> str:
-    """Returns the folder of a prepared data set, prefixed with PREFIX; "" if there is none."""
+    root = Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
     name = pattern.removeprefix(PREFIX)
-    folder = root(data_dir) / name
+    folder = root / name
     versions = []
     if name and folder.is_dir():
         versions = [path for path in folder.iterdir() if _VERSION.fullmatch(path.name) and _is_data_set(path)]
         versions.sort(key=lambda path: tuple(map(int, path.name.split("."))))
     found = [folder] if name and _is_data_set(folder) else versions
-    return PREFIX + str(found[-1].resolve()) if found else ""
+    path = PREFIX + str(found[-1].resolve()) if found else ""
+    info: Any = builder(path).info if path else None
+    if getattr(info and info.file_format, "value", None) != "array_record":
+        raise UserError(
+            f"{pattern} is not prepared in {root}; make it there with tensorflow-datasets' "
+            "download_and_prepare (file_format='array_record'), or set TFDS_DATA_DIR"
+        )
+    if SPLIT not in info.splits:
+        raise UserError(f"{pattern} has no split {SPLIT!r}, only {', '.join(sorted(info.splits))}")
+    return path
 
 
 def _is_data_set(folder: Path) -> bool:
@@ -95,9 +84,9 @@ def _unreadable(what: str) -> Iterator[None]:
         raise UserError(f"can't read {what} ({reason}); prepare it again") from None
 
 
-def files(path: str, split: str = SPLIT) -> list[str]:
-    """Returns the files of a split, in order."""
-    return [os.fspath(file) for file in builder(path).info.splits[split].filepaths]
+def files(path: str) -> list[str]:
+    """Returns the files of the split SPLIT, in order."""
+    return [os.fspath(file) for file in builder(path).info.splits[SPLIT].filepaths]
 
 
 def open_split(path: str, split: str) -> Sequence[dict[str, Any]]:
@@ -115,8 +104,3 @@ def record(source: Sequence[dict[str, Any]], place: int, path: str) -> dict[str,
 def size(path: str) -> int:
     """Returns the total size in bytes of the files of the split SPLIT."""
     return sum(map(os.path.getsize, files(path)))
-
-
-def as_text(value: Any) -> str:
-    """Returns a field of a record as text; bytes that are not UTF-8 become U+FFFD."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -63,7 +63,8 @@ class FinetuneConfig(RunConfig):
         False, "start with the architecture and vocabulary of `init_from`, and none of its weights"
     )
     data_dir: str = free(
-        "", "folder with the files of a task that has names for them, or [tfds:glue](finetuning.md#glue)"
+        "",
+        "folder with files that the task has names for, or [hf:nyu-mll/glue](finetuning.md#glue)",
     )
     data: FinetuneDataConfig = FinetuneDataConfig()
     train_rows: int = option(

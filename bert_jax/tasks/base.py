@@ -18,7 +18,7 @@ from bert_jax import tokenization
 from bert_jax.convert import families
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
-from bert_jax.io import compression
+from bert_jax.io import columnar, compression
 from bert_jax.io.wording import counted
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import ClassificationHead
@@ -356,7 +356,9 @@ class TableTask(FinetuneTask):
 
     def read_columns(self, path: str, columns: Columns, parse_label: Any = None, **options: Any) -> Examples:
         """Returns the rows of a table in the format and quoting of the run; see `table.read_examples`."""
-        data = self.config.data
+        spec, data = self.spec, self.config.data
+        if columns in (spec.columns, spec.test_columns) and columnar.is_columnar(table.parts(path)[0]):
+            columns = spec.hub_columns or columns
         options = {"file_format": data.format, "quoting": data.quoting} | options
         return table.read_examples(path, columns, parse_label=parse_label, **options)
 

@@ -14,10 +14,10 @@ import pkgutil
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from bert_jax import hub
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.io.wording import did_you_mean
-from bert_jax.tasks import table
 from bert_jax.tasks.table import Columns
 
 
@@ -42,7 +42,7 @@ class TaskSpec:
         file_name: the name of a split's file in `data_dir`, with {split} for the split; empty if the
             configuration names each file.
         splits: (split, names that may replace {split}) for each split whose file is named differently.
-        prepared: whether the task is part of the data set `glue` of tensorflow-datasets.
+        hub_columns: the columns of the task's Parquet files on the hub; None if it has no data set there.
         defaults: the values of configuration fields whose defaults differ from those of other tasks.
     """
 
@@ -58,18 +58,24 @@ class TaskSpec:
     folder: str = ""
     file_name: str = ""
     splits: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    prepared: bool = False
+    hub_columns: Columns | None = None
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def file(self, data_dir: str, split: str) -> str:
-        """Returns the path of a split: DATA_DIR/FOLDER/FILE_NAME, DATA_DIR/FILE_NAME, or a prepared data set.
+        """Returns the path of a split: DATA_DIR/FOLDER/FILE_NAME, DATA_DIR/FILE_NAME, or files from the hub.
 
-        Raises:
-            UserError: there is no such file. The message lists the paths that were tried.
+        `data_dir` is a folder, or `hf:` with the name of a data set on the hub that has the tasks' names as
+        configurations. Raises UserError if there is no such file.
         """
         splits = dict(self.splits).get(split, (split,))
-        if table.is_prepared(data_dir) and self.prepared:
-            return table.find_prepared(self.name, data_dir, splits[0])
+        if self.hub_columns and data_dir.startswith(hub.DATA):
+            # The diagnostic set is one of MNLI's files, but a configuration of its own on the hub.
+            is_other = split == "diagnostic"
+            config, split = (
+                ("ax", "test") if is_other else (self.name, splits[0].replace("dev", "validation"))
+            )
+            name, _, revision = data_dir.partition("@")
+            return ",".join(hub.data_files(f"{name}:{config}" + (revision and f"@{revision}"), split))
         names = [self.file_name.format(split=name) for name in splits]
         tried = dict.fromkeys(
             os.path.join(data_dir, folder, name) for name in names for folder in (self.folder, "")

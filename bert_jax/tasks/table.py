@@ -1,4 +1,4 @@
-"""Reads examples from TSV, CSV, JSON lines, Parquet and Arrow files, and from tensorflow-datasets' GLUE.
+"""Reads examples from TSV, CSV, JSON lines, Parquet and Arrow files.
 
 CSV follows RFC 4180, and TSV follows the same rules with tabs, as pandas writes it. In the TSV files of
 benchmarks quotes are text (`Columns.quotes`). JSON lines has one object per line. A row that cannot be read
@@ -20,14 +20,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from bert_jax.errors import UserError, reading
-from bert_jax.io import checks, columnar, comma_lists, compression, files, tfds
+from bert_jax.io import checks, columnar, comma_lists, compression, files
 from bert_jax.io.wording import alternatives, counted
 
 MAX_MALFORMED = 0.05  # fraction of malformed rows above which a file is rejected
 LABEL_SEPARATOR = ","  # separates the labels of a multi-label column
 STSB = "sentence1,sentence2,score"  # the columns of GLUE's STS-B
-# Formats: Parquet and Arrow; one text per line, for prediction only; prepared by tensorflow-datasets.
-COLUMNAR, LINES, PREPARED = "columnar", "lines", "a prepared data set"
+# Formats: Parquet and Arrow; one text per line, for prediction only.
+COLUMNAR, LINES = "columnar", "lines"
 FORMATS: Mapping[str, str] = {
     ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl",
     **dict.fromkeys(columnar.SUFFIXES, COLUMNAR),
@@ -116,16 +116,8 @@ class FileReport:
 # Files
 
 
-def is_prepared(path: str) -> bool:
-    """Returns whether a path or `data_dir` refers to a data set prepared by tensorflow-datasets."""
-    return str(path).startswith(tfds.PREFIX)
-
-
 def parts(path: str) -> list[str]:
-    """Returns the files of a path: of a prepared data set, of a directory, or of a list with commas."""
-    if is_prepared(path):
-        folder, _, split = path.rpartition("/")
-        return tfds.files(folder, split)
+    """Returns the files of a path: of a directory, or of a list with commas."""
     if files.is_directory(path):
         return columnar.files_in(str(path))
     return comma_lists.paths(str(path)) or [path]
@@ -133,7 +125,7 @@ def parts(path: str) -> list[str]:
 
 def exists(path: str) -> bool:
     """Returns whether a path exists that the user gave or `TaskSpec.file` returned."""
-    return is_prepared(path) or all(map(files.exists, parts(path)))
+    return all(map(files.exists, parts(path)))
 
 
 def digest(path: str) -> str:
@@ -324,8 +316,7 @@ def read_examples(
 
     Args:
         path: a TSV, CSV or JSON lines file in UTF-8, possibly compressed (.gz, .bz2, .xz, .zst); a Parquet or
-            Arrow file, or a directory of such files; several files with commas between; or a prepared data
-            set of GLUE.
+            Arrow file, or a directory of such files; or several files with commas between.
         columns: the columns to read.
         file_format: "tsv", "csv", "jsonl", "auto" to use the suffix, or LINES, where every line is a text,
             including blank lines.
@@ -357,14 +348,11 @@ def read_examples(
     def add(row: Mapping[str, Any]) -> None:
         add_row(out, row, wanted, label_of)
 
-    if is_prepared(path):
-        out.fill(_prepared_rows(path, columns, parse_label), add)
-    else:
-        for part in parts(path):
-            checks.check_input(part, "rows")
-            kind = file_format if file_format == LINES else detect_format(FORMATS, part, file_format)
-            rows = _rows(part, kind, columns, wanted, quoting)
-            out.fill(((f"{part}:{line}", row) for line, row in rows), add)
+    for part in parts(path):
+        checks.check_input(part, "rows")
+        kind = file_format if file_format == LINES else detect_format(FORMATS, part, file_format)
+        rows = _rows(part, kind, columns, wanted, quoting)
+        out.fill(((f"{part}:{line}", row) for line, row in rows), add)
     out.check()
     return out
 
@@ -534,56 +522,3 @@ def parse_number(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"label {text.strip()[:40]!r} is not a finite number")
     return value
-
-
-# GLUE as prepared by tensorflow-datasets, with the rows, the labels and the order of GLUE's own files
-
-_TEXTS = (  # the names of the text features, in the order in which the model reads the texts
-    ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"),
-    ("question", "sentence"), ("sentence",),
-)  # fmt: skip
-
-
-def find_prepared(task: str, data_dir: str, split: str) -> str:
-    """Returns the path of a prepared split for `read_examples`: its folder, / and the name of the split.
-
-    `task` is the GLUE task by its name in tensorflow-datasets, `data_dir` `tfds:glue`, or `tfds:` with the
-    folder of that data set or of its parent, and `split` that of GLUE's file, such as dev_matched. Raises
-    UserError if the split is not prepared.
-    """
-    # The diagnostic set is one of MNLI's files, but a separate data set in tensorflow-datasets.
-    config, split = ("ax", "test") if split == "diagnostic" else (task, split.replace("dev", "validation"))
-    given = data_dir.removeprefix(tfds.PREFIX).rstrip("/") or "glue"
-    for name in (f"{given}/{config}", f"{given}/glue/{config}"):
-        if tfds.locate(tfds.PREFIX + name):
-            return f"{tfds.find(tfds.PREFIX + name, split=split)}/{split}"
-    raise UserError(
-        f"data_dir={data_dir}: glue/{config} is not prepared in {tfds.root() / given}; prepare it with "
-        f"tfds.builder('glue/{config}', file_format='array_record').download_and_prepare()"
-    )
-
-
-def _prepared_rows(
-    path: str, columns: Columns, parse_label: Callable[[str], Any] | None
-) -> Iterator[tuple[str, Mapping[str, str] | Malformed]]:
-    folder, _, split = path.rpartition("/")
-    features = tfds.builder(folder).info.features
-    texts = next((names for names in _TEXTS if all(name in features for name in names)), ())
-    if len(texts) != 1 + bool(columns.text_b) or "idx" not in features:
-        raise UserError(f"{path}: expected texts of GLUE and idx; it has {', '.join(sorted(features))}")
-    source = tfds.open_split(folder, split)
-    rows = [tfds.record(source, number, folder) for number in range(len(source))]
-    names = getattr(features["label"], "names", None) or () if parse_label else ()
-    for row in sorted(rows, key=lambda row: int(row["idx"])):
-        values = [*(tfds.as_text(row[name]) for name in texts), str(int(row["idx"]))]
-        found = dict(zip(filter(None, (columns.text_a, columns.text_b, columns.id)), values, strict=False))
-        label = row["label"]
-        if parse_label and label < 0 and names:  # as in test sets
-            yield path, Malformed("a split without labels, which is one for `bert-jax predict`")
-            continue
-        found[columns.label] = str(label)
-        if parse_label and names:  # GLUE's own files have some classes as names, others as numbers
-            with contextlib.suppress(ValueError):
-                parse_label(names[int(label)])
-                found[columns.label] = names[int(label)]
-        yield path, found

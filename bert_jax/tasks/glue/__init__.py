@@ -29,6 +29,15 @@ _ROWS = (  # folder; columns of both texts, the label and the id; labels; metric
     ("RTE", ("sentence1", "sentence2", "label", "index"), _ENTAILMENT, ("accuracy",)),
     ("WNLI", ("sentence1", "sentence2", "label", "index"), _BINARY, ("accuracy",)),
 )
+# Where the files on the hub (hf:nyu-mll/glue) differ: the columns of the texts, and names for 0 and 1.
+_HUB_TEXTS = {
+    "CoLA": ("sentence", ""), "MRPC": ("sentence1", "sentence2"), "MNLI": ("premise", "hypothesis"),
+}  # fmt: skip
+_HUB_LABELS = {
+    "CoLA": ("unacceptable", "acceptable"), "SST-2": ("negative", "positive"),
+    "MRPC": ("not_equivalent", "equivalent"), "QQP": ("not_duplicate", "duplicate"),
+    "WNLI": ("not_entailment", "entailment"),
+}  # fmt: skip
 TASKS = GLUE = tuple(
     TaskSpec(
         folder.lower().replace("-", ""),
@@ -44,7 +53,8 @@ TASKS = GLUE = tuple(
         folder=folder,
         file_name="{split}.tsv",
         splits=(("dev", ("dev_matched",)), ("test", ("test_matched",))) if folder == "MNLI" else (),
-        prepared=True,
+        spellings={name: str(number) for number, name in enumerate(_HUB_LABELS.get(folder, ()))},
+        hub_columns=Columns(*_HUB_TEXTS.get(folder, (first, second)), "label", "idx"),
     )
     for folder, (first, second, label, id_), labels, metrics in _ROWS
 )

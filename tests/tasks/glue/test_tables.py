@@ -1,12 +1,14 @@
 """GLUE: the files of every task, the table over several runs, and the zip for the server."""
 
-import types
+import json
 import zipfile
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
-from bert_jax import tasks
+from bert_jax import hub, tasks
 from bert_jax.errors import UserError
 from bert_jax.tasks import fields, glue, setup
 
@@ -89,62 +91,36 @@ def test_every_file_of_the_archive_is_read(spec, archive, vocabulary):
         assert len(examples) == 1 and examples.labels == []
 
 
-@pytest.fixture
-def prepare(tmp_path, monkeypatch):
-    """prepare(archive, config): tensorflow-datasets' own builder of GLUE makes a data set of those files."""
-    tfds = pytest.importorskip("tensorflow_datasets")
-    glue_builder = pytest.importorskip("tensorflow_datasets.text.glue").Glue
-    root = tmp_path / "prepared"
-    monkeypatch.setenv("TFDS_DATA_DIR", str(root))
-
-    def call(archive, config):
-        found = types.SimpleNamespace(
-            download_and_extract=lambda url: str(archive),
-            download=lambda url: str(archive / "MNLI" / "diagnostic.tsv"),  # of ax
-            downloaded_size=0,
-        )
-        monkeypatch.setattr(glue_builder, "_make_download_manager", lambda *unused, **options: found)
-        glue_builder(config=config, data_dir=str(root), file_format="array_record").download_and_prepare()
-        return root
-
-    assert tfds
-    return call
-
-
-# Labels of all classes, in an order that is not the hash of the row's number.
-LABELS = {
-    "CoLA": ["1", "0", "1"],
-    "MNLI": ["neutral", "contradiction", "entailment"],
+# Rows as the hub has them, and the labels that GLUE's own files give them.
+ON_HUB = {
+    "CoLA": ({"sentence": "the cat"}, ["unacceptable", "acceptable"], [0, 1]),
+    "MRPC": ({"sentence1": "the cat", "sentence2": "the dog"}, ["not_equivalent", "equivalent"], [0, 1]),
+    "MNLI": ({"premise": "the cat", "hypothesis": "the dog"}, ["entailment", "neutral"], [1, 2]),
+    "STS-B": ({"sentence1": "the cat", "sentence2": "the dog"}, None, [0, 1]),
 }
 
 
-@pytest.mark.parametrize("folder", LABELS)
-def test_a_prepared_data_set_is_what_the_files_are(folder, archive, prepare, vocabulary):
-    train, _test = ROWS[folder]
-    head, row = train.split("\n") if "\n" in train else (None, train)
-    last = row.split("\t")[1] if folder == "CoLA" else row.split("\t")[-1]
-    words, labels = ("cat", "dog", "bird"), LABELS[folder]
-    rows = [row.replace(last, label).replace("cat", word) for word, label in zip(words, labels, strict=True)]
-    dev = ["dev_matched", "dev_mismatched"] if folder == "MNLI" else ["dev"]
-    for number, name in enumerate(["train", *dev]):
-        lines = rows[number:] + rows[:number]
-        (archive / folder / f"{name}.tsv").write_text("\n".join([head, *lines] if head else lines) + "\n")
+@pytest.mark.parametrize("folder", ON_HUB)
+def test_a_data_set_on_the_hub_is_what_the_files_are(folder, tmp_path, vocabulary, monkeypatch):
+    texts, names, labels = ON_HUB[folder]
+    values = [0, 1] if names else [0.0, 1.0]
+    table = pyarrow.Table.from_pylist([{**texts, "label": value, "idx": 7} for value in values])
+    features = {"label": {"_type": "ClassLabel", "names": names}} if names else {}
+    table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    asked = []
+    monkeypatch.setattr(
+        hub, "data_files", lambda *given: asked.append(given) or [str(tmp_path / "rows.parquet")]
+    )
     spec = next(spec for spec in tasks.GLUE if spec.folder == folder)
-    prepare(archive, spec.name)
-    files, file = make(spec.name, archive, vocabulary)
-    data_sets, prepared_split = make(spec.name, "tfds:", vocabulary)
-    for split in ("train", "dev", *dev):
-        expected, found = files.read(file(split)), data_sets.read(prepared_split(split))
-        assert (found.texts_a, found.texts_b) == (expected.texts_a, expected.texts_b)
-        assert np.float32(found.labels).tolist() == np.float32(expected.labels).tolist()
-        assert found.ids == ["0", "1", "2"]
-    test_split = "test_mismatched" if folder == "MNLI" else "test"
-    path = prepared_split(test_split)
-    found = data_sets.read_unlabeled(path, test=True)
-    expected = files.read_unlabeled(file(test_split), test=True)
-    assert found.labels == [] and (found.texts_a, found.texts_b) == (expected.texts_a, expected.texts_b)
-    with pytest.raises(UserError, match="a split without labels"):
-        data_sets.read(path)
+    task, file = make(spec.name, "hf:nyu-mll/glue@v1", vocabulary)
+    path = file("dev")
+    split = "validation_matched" if folder == "MNLI" else "validation"
+    assert asked == [(f"hf:nyu-mll/glue:{spec.name}@v1", split)]
+    found = task.read(path)
+    assert (found.labels, found.ids, found.texts_a) == (labels, ["7", "7"], ["the cat"] * 2)
+    found = task.read_unlabeled(path, test=True)
+    assert found.labels == [] and found.texts_b == ([] if folder == "CoLA" else ["the dog"] * 2)
 
 
 def test_the_zip_is_what_the_server_takes(tmp_path):
