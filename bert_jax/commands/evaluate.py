@@ -46,7 +46,7 @@ with epy.lazy_imports():
     )
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import sweep
-    from bert_jax.tasks import glue, registry, writers
+    from bert_jax.tasks import glue, predictions, registry
     from bert_jax.training import evaluators
     from bert_jax.workdir import run_directory
 
@@ -132,7 +132,7 @@ def _of_minimal_pairs(flags: absl_flags.FlagValues) -> None:
     if flags.output:
         names = (*minimal_pairs.FIELDS, "score_good", "score_bad")
         rows = ((*pair, *both) for pair, both in zip(pairs, scores.tolist(), strict=True))
-        writers.write_json_lines(flags.output, (dict(zip(names, row, strict=True)) for row in rows))
+        predictions.write_json_lines(flags.output, (dict(zip(names, row, strict=True)) for row in rows))
     if flags.json:
         print(json.dumps({"checkpoint": scorer.source, "minimal_pairs": summary}))
         return

@@ -45,7 +45,7 @@ with epy.lazy_imports():
     from bert_jax import convert
     from bert_jax.inference import embedding, search, text_files
     from bert_jax.parallel import compiler_options
-    from bert_jax.tasks import table, writers
+    from bert_jax.tasks import predictions, table
 
 _BATCH = 256  # queries of a file that are computed at a time
 _DEPTH = 100  # nearest texts among which negatives are chosen
@@ -230,7 +230,7 @@ def _find_negatives(flags: absl_flags.FlagValues) -> int:
             "try fewer --negatives, or a --corpus"
         )
     objects = ({flags.text_a: a, flags.text_b: b, "negatives": negatives} for a, b, negatives in rows)
-    writers.write_json_lines(flags.output, objects)
+    predictions.write_json_lines(flags.output, objects)
     print(
         f"wrote {flags.output}: {counted(len(rows), 'pair')} with {counted(count, 'negative')} each, "
         f"of {counted(len(candidates), 'text')}; {len(found) - len(rows):,} with fewer skipped; "

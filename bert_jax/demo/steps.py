@@ -17,7 +17,7 @@ from pathlib import Path
 from etils import epy
 
 from bert_jax.io import files
-from bert_jax.tasks import writers
+from bert_jax.tasks import predictions
 from data_pipelines import python_docs
 
 with epy.lazy_imports():
@@ -232,4 +232,4 @@ def write_task(path: Path, texts: Sequence[Text]) -> None:
     """Writes texts to a JSON lines file of `finetune/tagging`, atomically."""
     files.make_directory(path.parent)
     rows = ({"words": [word for word, _ in text], "tags": [tag for _, tag in text]} for text in texts)
-    writers.write_json_lines(str(path), rows)
+    predictions.write_json_lines(str(path), rows)

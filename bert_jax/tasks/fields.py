@@ -30,15 +30,10 @@ class TaskField(Field):
     users: tuple[type[FinetuneTask], ...] = ()
 
 
-def classes() -> tuple[type[FinetuneTask], ...]:
-    """Returns the classes of all tasks."""
-    return tuple(dict.fromkeys(spec.task for spec in registry.tasks().values()))
-
-
 def fields() -> dict[str, TaskField]:
     """Returns the fields of all tasks by their dotted names."""
     found: dict[str, TaskField] = {}
-    for task in classes():
+    for task in dict.fromkeys(spec.task for spec in registry.tasks().values()):
         for name, field in config_fields.fields(task.Config()):
             users = (*(found[name].users if name in found else ()), task)
             found[name] = TaskField(**vars(field), users=users)
@@ -72,9 +67,6 @@ def complete(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
     """Returns a copy of a configuration in which missing fields have their defaults.
 
     The configuration in a work directory of an older version lacks the fields that were added later.
-
-    Raises:
-        UserError: there is no such task, or a group of fields is something else.
     """
     config = ml_collections.ConfigDict(config.to_dict())
     default = default_config(task=str(config.task))
@@ -160,11 +152,7 @@ def _unused(config: ml_collections.ConfigDict, spec: TaskSpec) -> Iterator[tuple
 
 
 def lookup(config: ml_collections.ConfigDict, name: str) -> Any:
-    """Returns the value of the field with this dotted name.
-
-    Raises:
-        UserError: there is no such field. The message suggests the most similar name.
-    """
+    """Returns the value of the field with this dotted name, or raises UserError."""
     known = dict(config_fields.flatten(config))
     if name not in known:
         raise UserError(f"{name}: {_no_such_field(name, known)}")

@@ -58,24 +58,9 @@ def mean_squared_error(predictions: np.ndarray, targets: np.ndarray) -> float:
     return float(np.mean(difference**2))
 
 
-def reciprocal_rank(ranks: np.ndarray, targets: np.ndarray) -> float:
-    """Returns the mean of 1 / rank of ranks from 1, int [N]; targets are not read."""
-    return float(np.mean(1 / ranks))
-
-
-def recall(most: int) -> Metric:
-    """Returns the function that returns the share of ranks up to `most`."""
-    return lambda ranks, targets: float(np.mean(ranks <= most))
-
-
 def discounts(ranks: np.ndarray) -> np.ndarray:
     """Returns what the gain of a text is multiplied by in nDCG, float64 [N], for ranks from 1, int [N]."""
     return 1 / np.log2(1 + ranks)
-
-
-def ndcg(most: int) -> Metric:
-    """Returns the function that returns nDCG of lists of `most` with a single relevant text each."""
-    return lambda ranks, targets: float(np.mean((ranks <= most) * discounts(ranks)))
 
 
 def _correlation(function, predictions, targets):
@@ -96,11 +81,11 @@ REGRESSION: dict[str, Metric] = {
     "mean_squared_error": mean_squared_error,
 }
 SIMILARITY: dict[str, Metric] = {"spearman": spearman, "pearson": pearson}
-RANKING: dict[str, Metric] = {
-    "mrr": reciprocal_rank,
-    "recall1": recall(1),
-    "recall10": recall(10),
-    "ndcg10": ndcg(10),
+RANKING: dict[str, Metric] = {  # of the ranks, from 1, of a single relevant text in each list; no targets
+    "mrr": lambda ranks, targets: float(np.mean(1 / ranks)),
+    "recall1": lambda ranks, targets: float(np.mean(ranks <= 1)),
+    "recall10": lambda ranks, targets: float(np.mean(ranks <= 10)),
+    "ndcg10": lambda ranks, targets: float(np.mean((ranks <= 10) * discounts(ranks))),
 }
 LOWER_IS_BETTER = frozenset({"mean_squared_error", "loss", "mlm_loss", "clm_loss"})
 

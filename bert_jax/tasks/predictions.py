@@ -6,16 +6,19 @@ Outputs are decoded once; scores, files, the list of mistakes and streams are al
 from __future__ import annotations
 
 import abc
+import codecs
+import csv
 import dataclasses
 import functools
+import itertools
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from bert_jax.io import files
-from bert_jax.tasks import writers
+from bert_jax.io import atomic, files
 from bert_jax.tasks.table import LABEL_SEPARATOR, Examples
 
 TABLE_FORMATS = (".tsv", ".csv", ".jsonl")
@@ -48,7 +51,7 @@ class Predictions(abc.ABC):
         if (found := self.mistakes()) is not None:
             rows = sorted(found, key=lambda row: -row[3])
             shown = ((*row[:3], f"{row[3]:.4f}", *row[4:]) for row in rows)
-            writers.write_table(os.path.join(directory, ERRORS_FILE), _ERROR_COLUMNS, shown)
+            write_table(os.path.join(directory, ERRORS_FILE), _ERROR_COLUMNS, shown)
 
     @abc.abstractmethod
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
@@ -101,7 +104,7 @@ class TablePredictions(Predictions):
         """Writes a .tsv or .csv file with a header and one row per example, or a .jsonl file of `records`."""
         suffix = files.suffix(path)
         if suffix == ".jsonl":
-            writers.write_json_lines(path, self.records())
+            write_json_lines(path, self.records())
             return
         names = ["id", *(["language"] if self.examples.languages else []), "prediction"]
         header = [*names, *(f"p({label})" for label in self.labels)]
@@ -113,7 +116,7 @@ class TablePredictions(Predictions):
             else [_text(record[name]) for name in names]
             for record, row in zip(self._without_probabilities(), self.outputs, strict=True)
         )
-        writers.write_table(path, header, rows, as_csv=suffix == ".csv")
+        write_table(path, header, rows, as_csv=suffix == ".csv")
 
     def listed(
         self, which: Iterable[int], truths: Sequence[Any], confidence: np.ndarray
@@ -195,3 +198,25 @@ class NumberPredictions(TablePredictions):
         """Yields all examples."""
         errors = np.abs(self.predicted - self.targets)
         return self.listed(range(len(self.examples)), self.targets.tolist(), errors)
+
+
+# Files
+
+
+def write_json_lines(path: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Writes a JSON lines file with one object for each row."""
+    with atomic.replace_file(path) as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+
+
+def write_table(
+    path: str, header: Sequence[str], rows: Iterable[Sequence[Any]], *, as_csv: bool = False
+) -> None:
+    """Writes a table as CSV (RFC 4180), or as TSV, in which a run of whitespace is a space."""
+    lines = itertools.chain([header], rows)
+    if not as_csv:
+        lines = ([" ".join(str(value).split()) for value in row] for row in lines)
+    with atomic.replace_file(path) as file:
+        writer = codecs.getwriter("utf-8")(file)
+        csv.writer(writer, delimiter="," if as_csv else "\t", lineterminator="\n").writerows(lines)

@@ -115,11 +115,7 @@ def chosen(config: str, given: str, names: Collection[str]) -> str:
 
 
 def get(name: str) -> TaskSpec:
-    """Returns the task with this name. Case, hyphens and underscores do not matter, see `spelled`.
-
-    Raises:
-        UserError: there is no such task.
-    """
+    """Returns the task with this name, in any spelling that `spelled` knows, or raises UserError."""
     spec = tasks().get(spelled(name))
     if spec is None:
         hint = did_you_mean(name, tasks()) or f"; the tasks are {', '.join(tasks())}"

@@ -28,14 +28,8 @@ def from_training_file(
 ) -> tuple[FinetuneTask, Any]:
     """Returns the task that a configuration describes, and the examples of its training file.
 
-    Args:
-        config: the configuration.
-        explicit: see `resolve_model`.
-        log: called with lines about what is taken from `init_from`.
-
-    Raises:
-        UserError: for example, a missing file or column, a single class, a vocabulary that differs from the
-            checkpoint's, or a `max_seq_length` above the number of positions.
+    Arguments are as of `resolve_model`. Raises UserError for a missing file or column, a vocabulary that
+    differs from the checkpoint's, and the like.
     """
     spec = registry.get(config.task)
     path = split_file(config, spec, "train")
@@ -81,14 +75,6 @@ def split_file(config: FinetuneConfig, spec: TaskSpec, split: str) -> str:
     return ",".join(hub.data_files(given, split)) if given.startswith(hub.DATA) else given
 
 
-def has_file(config: FinetuneConfig, spec: TaskSpec, split: str) -> bool:
-    """Returns whether the configuration has a file for a split, and `split_file` finds it."""
-    try:
-        return bool(split_file(config, spec, split))
-    except UserError:
-        return False
-
-
 def resolve_model(
     config: FinetuneConfig, explicit: Collection[str] = (), log: Callable[[str], None] = lambda line: None
 ) -> tuple[model_config.EncoderConfig, tokenization.Tokenizer]:
@@ -98,15 +84,9 @@ def resolve_model(
     configuration. Dropout and the options of the computation (dtype, attention, ...) always come from the
     configuration. A dtype of "auto" is resolved for the device of this process.
 
-    Args:
-        config: the configuration.
-        explicit: the fields of `config.model` that the user set, even to their defaults. A field with another
-            value than its default counts as one of them.
-        log: called with a line about the architecture of `init_from` and the fields that are set beside it.
-
-    Raises:
-        UserError: the configuration names no model, or the vocabulary does not match the checkpoint or the
-            embeddings.
+    `explicit` are the fields of `config.model` that the user set, even to their defaults; a field with
+    another value than its default counts as one of them. `log` is called with a line about what is taken from
+    `init_from`. Raises UserError if the configuration names no model, or the vocabulary does not match.
     """
     values = config.model.to_dict()
     if config.init_from:

@@ -243,10 +243,7 @@ class Columns:
     """The columns of a file, by name or by number from 0; empty for a column that the file lacks.
 
     Attributes:
-        text_a: the column of the first text.
-        text_b: the column of the second text.
-        label: the column of the label.
-        id: the column of the id.
+        text_a, text_b, label, id: the columns of both texts, the label and the id.
         header: whether the first row names the columns.
         choices: the columns of the choices, separated by commas, or the single column of lists of them.
         language: the column of the language of the row.

@@ -70,8 +70,9 @@ def _value(value: Any) -> str:
 
 def _users(field: Field) -> str:
     """Returns the names of the tasks that use a field, if not all of them do."""
-    users = getattr(field, "users", task_fields.classes())
-    if len(users) == len(task_fields.classes()):
+    classes = {spec.task for spec in registry.tasks().values()}
+    users = getattr(field, "users", classes)
+    if len(users) == len(classes):
         return ""
     return f"; only {', '.join(task.title for task in users)}"
 

@@ -30,18 +30,6 @@ class Task:
         return None
 
 
-def rows(count=24, length=4):
-    return EncodedRows(
-        tokens=np.ones(count * length, np.int32),
-        offsets=np.arange(0, count * length + 1, length),
-        first_lengths=np.full(count, length, np.int32),
-        targets={},
-        pad_id=0,
-        max_seq_length=length,
-        examples=np.arange(count),
-    )
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("axes", [(8, 1, 1), (2, 2, 2)])
 def test_outputs_of_packed_rows_are_those_of_padded_ones_on_any_mesh(axes):

@@ -138,25 +138,3 @@ def test_every_field_is_read_or_is_an_error(
         finetune.finetune(config, str(tmp_path / str(packed)), lambda line: None)
     split_file(fields.of_run(config), tasks.get(task), "test")  # as `bert-jax predict --split=test` does
     assert list(ignored(config, reads | read_by_the_loop)) == []
-
-
-def test_fields_that_the_run_uses_pass():
-    for task, given in (
-        ("squad", {"data.train": "x.json", "data.eval": "x.jsonl", "data.text_a": "n"}),
-        ("mrpc", {"data.train": "x.tsv", "data.eval": "x.jsonl", "data.quoting": "csv"}),
-        ("swag", {"data_dir": "d", "data.quoting": "none"}),
-        ("conll", {"data_dir": "d", "early_stopping": 2}),
-        ("squad2", {"null_score_diff_threshold": 1.0}),
-    ):
-        config = tasks.default_config(task=task)
-        for name, value in given.items():
-            fields.assign(config, name, value)
-        fields.check(config)
-
-
-def test_a_configuration_of_an_older_version_gets_the_fields_that_came_later():
-    config = tasks.default_config(task="squad")
-    del config["n_best"]
-    del config.data["quoting"]
-    assert fields.complete(config).n_best == 20 and fields.complete(config).data.quoting == "auto"
-    assert "n_best" not in config

@@ -1,7 +1,6 @@
 """Rows of files: what is read from each format, what is malformed, and what ends in one line."""
 
 import csv
-import dataclasses
 import functools
 import gzip
 import json
@@ -15,14 +14,8 @@ from support import fine_tuned
 
 from bert_jax import tasks
 from bert_jax.errors import UserError
-from bert_jax.tasks.table import (
-    Columns,
-    infer_labels,
-    label_index,
-    label_numbers,
-    read_examples,
-)
-from bert_jax.tasks.writers import write_table
+from bert_jax.tasks.predictions import write_table
+from bert_jax.tasks.table import Columns, infer_labels, label_index, read_examples
 
 PAIR = Columns("a", "b", "y", "id")
 
@@ -30,21 +23,6 @@ PAIR = Columns("a", "b", "y", "id")
 def write(path, content):
     path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
     return str(path)
-
-
-def test_quotes_in_a_tsv_of_a_benchmark_are_text(tmp_path):
-    rows = 'y\ta\tb\tid\n1\tHe called her " the witness\t" no\t7\n0\t"x" y\t\'z\t8\n'
-    examples = read_examples(write(tmp_path / "x.tsv", rows), dataclasses.replace(PAIR, quotes=False))
-    assert examples.texts_a == ['He called her " the witness', '"x" y']
-    assert examples.texts_b == ['" no', "'z"]
-    assert (examples.labels, examples.ids) == (["1", "0"], ["7", "8"])
-
-
-def test_tsv_rows_end_at_newlines_only(tmp_path):
-    # str.splitlines would also break the row at these.
-    path = write(tmp_path / "x.tsv", "a\ty\r\nb\u2028c\x85d\x0ce\t1\r\n")
-    examples = read_examples(path, Columns("a", label="y"))
-    assert (examples.texts_a, examples.labels) == (["b\u2028c\x85d\x0ce"], ["1"])
 
 
 @pytest.mark.parametrize("suffix", ["tsv", "csv"])
@@ -181,9 +159,9 @@ def test_labels_are_inferred_in_a_stable_order():
     assert infer_labels(["10", "9", "-1"], "f") == ("-1", "9", "10")
     assert infer_labels(["x", "2", "10"], "f") == ("2", "10", "x")
     assert infer_labels(["1" * 5000, "10"], "f") == ("10", "1" * 5000)
-    assert label_index(label_numbers(("a", "b")), " b ") == 1
+    assert label_index({"a": 0, "b": 1}, " b ") == 1
     with pytest.raises(ValueError, match="label 'c' is none of 'a', 'b'"):
-        label_index(label_numbers(("a", "b")), "c")
+        label_index({"a": 0, "b": 1}, "c")
     for labels in (["x"] * 3, [str(i / 3) for i in range(30)]):
         with pytest.raises(UserError, match="expected 2 or more classes"):
             infer_labels(labels, "f")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import string
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -41,7 +41,7 @@ from bert_jax.tasks.embedding.predictions import (
 from bert_jax.tasks.predictions import TablePredictions
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import assembly
-from bert_jax.tasks.rows.assembly import Ids, Pair
+from bert_jax.tasks.rows.assembly import Ids
 from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tasks.table import STSB, Columns, Examples, parse_number
 from bert_jax.tokenization import Tokenizer
@@ -136,15 +136,11 @@ class GroupsTask(TableTask):
     # Rows
 
     def encode(self, examples: Examples) -> EncodedRows:
-        data, first, second = self.config.data, examples.texts_a, examples.texts_b
-        others = [[text] if self.repeats_single_texts else [] for text in first]
-        if second:
-            others = [[text] for text in second]
-        if examples.negatives:
-            others = [[*one, *negatives] for one, negatives in zip(others, examples.negatives, strict=True)]
-        groups = [[text, *more] for text, more in zip(first, others, strict=True)]
-        texts, count = list(itertools.chain.from_iterable(groups)), len(groups[0])
-        prefixes = [data.prefix_a, *[data.prefix_b if second else data.prefix_a] * (count - 1)]
+        first, data = examples.texts_a, self.config.data
+        second = examples.texts_b or (first if self.repeats_single_texts else [])
+        columns = [first, *([second] if second else []), *zip(*examples.negatives, strict=True)]
+        texts, count = list(itertools.chain.from_iterable(zip(*columns, strict=True))), len(columns)
+        prefixes = [data.prefix_a, *[data.prefix_b if examples.texts_b else data.prefix_a] * (count - 1)]
         prefixed = [prefix + text for prefix, text in zip(itertools.cycle(prefixes), texts, strict=False)]
         forms = itertools.cycle([self.form(True), *[self.form(False)] * (count - 1)])
         layout = self.tokenizer.layout
@@ -154,7 +150,7 @@ class GroupsTask(TableTask):
         )
         are_classes = bool(examples.labels) and isinstance(examples.labels[0], int)
         encoded = assembly.assemble(
-            _by_group(rows, count),
+            assembly.grouped(rows, count),
             examples.labels,
             self.tokenizer,
             self.config.max_seq_length,
@@ -187,12 +183,6 @@ class GroupsTask(TableTask):
         return None
 
 
-def _by_group(rows: Iterable[tuple[list[Pair], bool]], count: int) -> Iterator[tuple[list[Pair], bool]]:
-    for group in zip(*[iter(rows)] * count, strict=True):
-        pairs, cut = zip(*group, strict=True)
-        yield list(itertools.chain.from_iterable(pairs)), any(cut)
-
-
 _LOSSES = (*KINDS, DENOISING)
 _POOLINGS = ("cls", "last", "mean")  # those of `EncoderConfig.classifier_pooling`
 
@@ -216,11 +206,6 @@ class EmbeddingConfig(GroupsConfig):
         "", "numbers of leading dimensions that are trained as vectors of their own (Matryoshka): `64,128`"
     )
     pack: bool = option(True, "random batches, several texts a row ([finetuning.md](finetuning.md))")
-
-
-def _has_dropout(config: EncoderConfig) -> bool:
-    rates = "hidden_dropout_prob", "attention_probs_dropout_prob", "embedding_dropout", "inner_dropout"
-    return any(getattr(config, rate) for rate in rates)
 
 
 class EmbeddingTask(GroupsTask):
@@ -274,17 +259,11 @@ class EmbeddingTask(GroupsTask):
         self.are_classes = self.config.loss == CLASSES
         self.repeats_single_texts = self.config.loss != DENOISING
         super().set_up()
-        self.sizes = self._sizes()
-
-    def _sizes(self) -> tuple[int, ...]:
-        given, width = self.config.dimensions, self.model_config.hidden_size
-        try:
-            sizes = tuple(int(size) for size in comma_lists.names(given, "dimensions"))
-        except ValueError:
-            sizes = (0,)
-        if len({*sizes}) < len(sizes) or not all(0 < size < width for size in sizes):
-            raise UserError(f"dimensions={given}: expected different numbers from 1 to {width - 1}")
-        return sizes
+        names, width = comma_lists.names(self.config.dimensions, "dimensions"), self.model_config.hidden_size
+        self.sizes = tuple(int(name) if name.isdecimal() else 0 for name in names)
+        if len({*self.sizes}) < len(names) or not all(0 < size < width for size in self.sizes):
+            given = f"dimensions={self.config.dimensions}"
+            raise UserError(f"{given}: expected different numbers from 1 to {width - 1}")
 
     def batch_size_error(self, batch_size: int) -> str:
         if self.config.loss == COSENT:
@@ -312,7 +291,13 @@ class EmbeddingTask(GroupsTask):
     def read_training(self, path: str) -> Examples:
         columns = self.columns
         if self.config.loss == CONTRASTIVE:
-            if not columns.text_b and not _has_dropout(self.model_config):
+            rates = (
+                "hidden_dropout_prob",
+                "attention_probs_dropout_prob",
+                "embedding_dropout",
+                "inner_dropout",
+            )
+            if not columns.text_b and not any(getattr(self.model_config, rate) for rate in rates):
                 raise UserError("data.text_b=: a text and its positive differ by dropout alone, which is 0")
             columns = dataclasses.replace(columns, label="")
         parse = table.parse_number if self.config.loss == COSENT else str
@@ -445,13 +430,7 @@ class LateInteractionTask(GroupsTask):
     def decode(
         self, examples: Examples, rows: EncodedRows, outputs: np.ndarray
     ) -> LateInteractionPredictions:
-        """Returns the scores of pairs, and the ranks of the second texts.
-
-        Args:
-            examples: pairs.
-            rows: the rows of both texts of each.
-            outputs: float16 [total, H], the vectors of all tokens.
-        """
+        """Returns the scores of pairs, from the float16 vectors of all tokens of both texts, [total, H]."""
         spans = np.stack([rows.offsets[:-1], rows.offsets[1:]], axis=1)
         places = spans[::2, :1] + np.arange(self.config.query_length)
         documents = TokenVectors(outputs, spans[1::2], ~np.isin(rows.tokens, self.skipped))

@@ -94,7 +94,7 @@ class RetrievalPredictions(TablePredictions):
 
 @dataclasses.dataclass(frozen=True)
 class TokenVectors:
-    """The vectors of the tokens of rows, which have different numbers of tokens.
+    """The vectors of the tokens of rows.
 
     Attributes:
         values: float [total, H], of length 1.

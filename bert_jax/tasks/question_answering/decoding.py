@@ -79,13 +79,8 @@ class AnswerPredictions(Predictions):
 def decode(questions: Questions, data: WindowRows, outputs: np.ndarray, config: Any) -> AnswerPredictions:
     """Returns the answers to all questions.
 
-    The score of no answer is that of [CLS] in the window where it is lowest.
-
-    Args:
-        questions: the questions.
-        data: their windows, as `encoding.encode` returns them.
-        outputs: float32 [total, 2], the start and end logits of every token.
-        config: a `QuestionConfig`.
+    The score of no answer is that of [CLS] in the window where it is lowest. `outputs`, float32 [total, 2],
+    are the start and end logits of every token of `data`, and `config` is a `QuestionConfig`.
     """
     n_best, v2 = config.n_best, config.v2
     spans_of = _candidates(data, outputs, n_best, config.max_answer_length)

@@ -46,17 +46,14 @@ class WindowRows(EncodedRows):
         return rows, self.targets
 
 
-def word_of_characters(context: str) -> np.ndarray:
-    """Returns the number of the word that each character belongs to: int64 [characters].
-
-    Whitespace belongs to the word before it; leading whitespace has -1.
-    """
+def _word_of_characters(context: str) -> np.ndarray:
+    """Returns the number of the word of each character, int64 [characters]; a word has the space after it."""
     codes = np.frombuffer(context.encode("utf-32-le"), np.uint32)
     inside = ~np.isin(codes, _BETWEEN_WORDS)
     return np.cumsum(inside & ~np.concatenate([[False], inside[:-1]])) - 1
 
 
-def answer_tokens(
+def _answer_tokens(
     tokens: np.ndarray, characters: np.ndarray, words: np.ndarray, start: int, end: int, answer: list[int]
 ) -> tuple[int, int]:
     """Returns the first and the last token of the answer at the characters `start` to `end` (exclusive).
@@ -64,14 +61,6 @@ def answer_tokens(
     Among the tokens of the words that the answer touches, this is the first span whose tokens equal those of
     the answer, or else the span of all of these tokens: the answer "1895" in "(1895–1943)" is narrowed to
     "1895", but "Japan" in "Japanese" is extended to the whole word.
-
-    Args:
-        tokens: int32 [n], the tokens of the context.
-        characters: int32 [n, 2], the characters at which each token begins and ends.
-        words: int64 [characters], as `word_of_characters` returns it.
-        start: the first character of the answer in the context.
-        end: the character after the answer.
-        answer: the tokens of the answer, tokenized separately.
     """
     word_of_token = words[characters[:, 0].clip(max=len(words) - 1)]
     first = int(np.searchsorted(word_of_token, words[start], "left"))
@@ -109,9 +98,9 @@ def encode(
         target = None if start == UNKNOWN else (-1, -1)
         if start not in (UNKNOWN, NO_ANSWER) and len(tokens):
             if place not in words:
-                words[place] = word_of_characters(questions.contexts[place])
+                words[place] = _word_of_characters(questions.contexts[place])
             end = start + len(questions.answers[i][0])
-            target = answer_tokens(tokens, characters, words[place], start, end, answers[i])
+            target = _answer_tokens(tokens, characters, words[place], start, end, answers[i])
         room = tokenizer.layout.room(max_seq_length, pair=True) - len(question)
         offsets = np.arange(len(tokens) + 1)
         spans = assembly.split(offsets, room, doc_stride, fill_last=False)
@@ -146,10 +135,7 @@ def _answer(questions: Questions, number: int, tokenizer: Tokenizer) -> str:
 
 
 def _target(target: tuple[int, int] | None, first: int, last: int, size: int) -> tuple[int, int]:
-    """Returns the positions of the tokens `target` in a row with first:last of the context after `size`.
-
-    They are (0, 0) if the window does not contain the whole answer.
-    """
+    """Returns where `target` is in a row with first:last of the context after `size`; (0, 0) if not all."""
     if target is None:
         return NO_TARGET, NO_TARGET
     if first <= target[0] and target[1] < last:

@@ -29,11 +29,8 @@ def _f1(answer: str, prediction: str, v2: bool) -> float:
 def best_match(answers: Sequence[str], prediction: str, v2: bool = False) -> tuple[float, float]:
     """Returns the exact match and the F1 of a prediction, each the maximum over the answers, from 0 to 1.
 
-    Args:
-        answers: the answers of one question; empty if it has no answer.
-        prediction: the predicted answer; "" for no answer.
-        v2: whether to score as the script of SQuAD 2.0 does: answers that consist only of punctuation and
-            articles are ignored, and two empty texts agree.
+    With `v2`, as the script of SQuAD 2.0 scores, answers that consist only of punctuation and articles are
+    ignored, and two empty texts agree: "" is no answer.
     """
     expected = [normalize_answer(answer) for answer in answers]
     if v2:
@@ -62,11 +59,7 @@ def score_v2(
 ) -> dict[str, float]:
     """Returns the metrics of SQuAD 2.0, in percent, by the names that its script uses.
 
-    Args:
-        answers: [N], the answers of each question; empty for a question without an answer.
-        predictions: [N], the predicted answers; "" for no answer.
-        non_null: [N], the best answers other than no answer.
-        null_odds: [N], as in `decoding.AnswerPredictions`.
+    `answers` is empty for a question without an answer; the others are as in `decoding.AnswerPredictions`.
 
     Returns:
         `exact`, `f1` and `total`; the same for the questions with an answer (`HasAns_`) and without one

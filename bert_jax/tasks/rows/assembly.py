@@ -7,6 +7,7 @@ single tokens.
 
 from __future__ import annotations
 
+import array
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -35,9 +36,8 @@ class RowBuilder:
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
         self._tokens = bytearray()  # an array for each row would take a hundred bytes more
-        self._offsets = [0]
-        self._first_lengths: list[int] = []
-        self._examples: list[int] = []
+        self._offsets = array.array("q", [0])
+        self._first_lengths, self._examples = array.array("i"), array.array("q")
 
     @property
     def total(self) -> int:
@@ -137,14 +137,16 @@ def encode_choices(
     count = len(choices[0])
     room = tokenizer.layout.room(max_seq_length, pair=True)
     endings = tokenize(tokenizer, [choice for group in choices for choice in group])
+    first = (text for text in tokenize(tokenizer, texts) for _ in range(count))
+    rows = (truncate(a, b, room) for a, b in zip(first, endings, strict=True))
+    return assemble(grouped(rows, count), labels, tokenizer, max_seq_length, rows_per_example=count)
 
-    def group(text: Ids) -> tuple[list[Pair], bool]:
-        of_text = list(itertools.islice(endings, count))
-        rows, cut = zip(*(truncate(text, choice, room) for choice in of_text), strict=True)
-        return list(itertools.chain.from_iterable(rows)), any(cut)
 
-    rows = map(group, tokenize(tokenizer, texts))
-    return assemble(rows, labels, tokenizer, max_seq_length, rows_per_example=count)
+def grouped(rows: Iterable[tuple[Sequence[Pair], bool]], count: int) -> Iterator[tuple[Sequence[Pair], bool]]:
+    """Yields the rows of each group of `count` examples, and whether one of them was truncated."""
+    for group in zip(*[iter(rows)] * count, strict=True):
+        pairs, cut = zip(*group, strict=True)
+        yield list(itertools.chain.from_iterable(pairs)), any(cut)
 
 
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[Ids]:
@@ -170,9 +172,9 @@ def assemble(
             pair for each row, where B is None for a single text; and whether the example was truncated.
         labels: the label of each example; empty if they have no labels.
         tokenizer: the tokenizer of the model.
-        max_seq_length: the maximum number of tokens of a row, including special tokens.
+        max_seq_length: as of `EncodedRows`.
         target_dtype: the dtype of the targets.
-        rows_per_example: the number of consecutive rows that form one question.
+        rows_per_example: as of `EncodedRows`.
         has_windows: whether the rows of an example are windows whose outputs are averaged.
     """
     builder, truncated = RowBuilder(tokenizer), 0
@@ -216,14 +218,8 @@ def split_pair(a: Ids, b: Ids | None, room: int, stride: int) -> tuple[list[Pair
     """Splits a text or a pair of texts into rows (A, B).
 
     An example that fits is a single row. Otherwise the longer text of a pair (B, if both have the same
-    length) is split into windows, and the other one is repeated in each row, truncated to at most half of the
-    room.
-
-    Args:
-        a: the token ids of the first text, without special tokens.
-        b: the token ids of the second text; None for a single text.
-        room: the maximum number of tokens of both texts together.
-        stride: the number of tokens from one window to the next.
+    length) is split into windows `stride` tokens apart, and the other one is repeated in each row, truncated
+    to at most half of the room. `room` is the maximum number of tokens of both texts, without special tokens.
 
     Returns:
         The rows, and whether any tokens are in no row.

@@ -84,13 +84,9 @@ class Shapes:
     ) -> Shapes:
         """Returns the shapes that cost the least with their compilations, the same in all processes of a run.
 
-        Args:
-            data: the encoded rows.
-            size: as of the class.
-            costs: the costs of a forward pass.
-            mesh: the device mesh.
-            packs: whether rows may hold several examples, which groups and features of tokens rule out.
-            most_tokens: the maximum number of tokens of a packed batch; None for what suits the devices.
+        `size` is as of the class, and `costs` are those of a forward pass. `packs` is whether rows may hold
+        several examples, which groups and features of tokens rule out, and `most_tokens` the maximum number
+        of tokens of a packed batch; None for what suits the devices.
         """
         least = costs.least_saved(data)
         lengths = batches.bucket_lengths(

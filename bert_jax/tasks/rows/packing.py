@@ -133,8 +133,8 @@ def train_batches(
     `local_rows` maps the number of rows of a global batch to the rows that this process feeds
     (`sharding.local_rows`); all rows by default.
     """
-    for indices in _batches(data, batch_size, seed, start_step):
-        yield make_batch(data, indices, packing, local_rows)
+    for groups in orders_from(data, batch_size, seed, start_step, group_by_length=False):
+        yield make_batch(data, expand(groups, data.rows_per_example), packing, local_rows)
 
 
 def make_batch(
@@ -155,7 +155,7 @@ def make_batch(
         [B] is row x S + slot of each.
     """
     rows = _fit(data.lengths, indices, packing.length, packing.sequences)
-    by_example = {"weights": _weights(data), **data.targets}
+    by_example = {"weights": np.broadcast_to(np.float32(1), len(data)), **data.targets}
     if data.row_weights is not None:
         by_example["row_weights"] = data.row_weights
     if data.rows_per_example == 1:
@@ -189,16 +189,12 @@ def output_batches(
     """
     rows = _fit(data.lengths, np.arange(len(data)), packing.length, packing.sequences)
     parts = [rows[begin : begin + packing.multiple] for begin in range(0, len(rows), packing.multiple)]
-    of_example = {"weights": _weights(data)}
+    of_example = {"weights": np.broadcast_to(np.float32(1), len(data))}
 
     def make(part):
         return _filled(data, part, packing, lambda count: local_rows, of_example)
 
     return [(part, functools.partial(make, part)) for part in parts]
-
-
-def _weights(data: EncodedRows) -> np.ndarray:
-    return np.broadcast_to(np.float32(1), len(data))
 
 
 def _filled(
@@ -248,14 +244,9 @@ def _fit(lengths, indices, capacity, most):
     return [indices[places] for places in best_fit(lengths[indices].tolist(), capacity, most)]
 
 
-def _batches(data, batch_size, seed, start_step):
-    """Yields the rows of each batch, [batch_size x rows of a group]; -1 for padding."""
-    for groups in orders_from(data, batch_size, seed, start_step, group_by_length=False):
-        yield expand(groups, data.rows_per_example)
-
-
 def _orders(data, batch_size, count):
-    return list(itertools.islice(_batches(data, batch_size, _PLAN_SEED, 0), count))
+    stream = orders_from(data, batch_size, _PLAN_SEED, 0, group_by_length=False)
+    return [expand(groups, data.rows_per_example) for groups in itertools.islice(stream, count)]
 
 
 def _up(number, multiple):

@@ -8,7 +8,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,7 +25,7 @@ from bert_jax.objectives.tagging import Tagging
 from bert_jax.parallel import sharding
 from bert_jax.settings.config_fields import option
 from bert_jax.settings.finetune_config import FinetuneConfig
-from bert_jax.tasks import metrics, writers
+from bert_jax.tasks import metrics, predictions
 from bert_jax.tasks.base import BILSTM, FinetuneTask, TaskConfig
 from bert_jax.tasks.lines import SOURCE, LineReader
 from bert_jax.tasks.predictions import DIGITS, Predictions
@@ -55,31 +55,15 @@ class TagPredictions(Predictions):
 
     Attributes:
         examples: the sentences.
-        labels: the tags in the order of the logits.
+        of_entities: whether the tags encode entities.
         tags: the predicted tags of each sentence, in BIO2 if tags encode entities.
         probabilities: float32 [words of all sentences], the probability of the most likely tag of each word.
     """
 
     examples: TaggedSentences
-    labels: Sequence[str]
+    of_entities: bool
     tags: list[list[str]]
     probabilities: np.ndarray
-
-    @classmethod
-    def decode(cls, examples: TaggedSentences, labels: Sequence[str], outputs: np.ndarray) -> Self:
-        best = np.argmax(outputs, axis=-1)
-        of_entities = entities.are_of_entities(labels)
-        sentences, begin = [], 0
-        for words in examples.words:
-            tags = [labels[i] for i in best[begin : begin + len(words)]]
-            sentences.append(entities.to_bio2(tags) if of_entities else tags)
-            begin += len(words)
-        return cls(examples, labels, sentences, outputs[np.arange(len(best)), best])
-
-    @property
-    def of_entities(self) -> bool:
-        """Returns whether the tags encode entities."""
-        return entities.are_of_entities(self.labels)
 
     def records(self) -> Iterator[dict[str, Any]]:
         begin = 0
@@ -97,7 +81,7 @@ class TagPredictions(Predictions):
 
     def write(self, path: str) -> None:
         if files.suffix(path) == ".jsonl":
-            writers.write_json_lines(path, self.records())
+            predictions.write_json_lines(path, self.records())
             return
         with atomic.replace_file(path) as file:
             out = codecs.getwriter("utf-8")(file)
@@ -129,20 +113,15 @@ def _write_columns(file, examples, sentences, by_tabs):
 
     Columns are separated by tabs if `by_tabs`, or if a word or a tag has a space.
     """
-    words = [[_one_field(word) for word in sentence] for sentence in examples.words]
-    fields = itertools.chain.from_iterable([*words, *sentences, *examples.tags])
+    words = [[re.sub(r"[ \t\r\n]+", " ", word).strip(" ") or "_" for word in each] for each in examples.words]
+    sides = [words, examples.tags, sentences] if examples.tags else [words, sentences]
+    fields = itertools.chain.from_iterable(itertools.chain.from_iterable(sides))
     separator = "\t" if by_tabs or any(" " in field for field in fields) else " "
-    for i, tags in enumerate(sentences):
+    for i, columns in enumerate(zip(*sides, strict=True)):
         if examples.has_documents and (i == 0 or examples.documents[i] != examples.documents[i - 1]):
-            file.write(separator.join([DOCUMENT_START, *["O"] * (2 if examples.tags else 1)]) + "\n\n")
-        columns = [words[i], examples.tags[i], tags] if examples.tags else [words[i], tags]
-        for fields in zip(*columns, strict=True):
-            file.write(separator.join(fields) + "\n")
+            file.write(separator.join([DOCUMENT_START, *["O"] * (len(sides) - 1)]) + "\n\n")
+        file.writelines(separator.join(fields) + "\n" for fields in zip(*columns, strict=True))
         file.write("\n")
-
-
-def _one_field(word):
-    return re.sub(r"[ \t\r\n]+", " ", word).strip(" ") or "_"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,10 +221,7 @@ class TaggingTask(FinetuneTask):
     def precompute(
         self, rows: dict[str, EncodedRows], mesh: jax.sharding.Mesh, run: FinetuneConfig, log: Callable
     ) -> dict[str, EncodedRows]:
-        """Returns the rows, with the outputs of the encoder as `token_features` if it is frozen.
-
-        Features that would take too much memory are computed in each step.
-        """
+        """Returns the rows, with the outputs of the encoder as `token_features` if it is frozen."""
         if not self.config.frozen:
             return rows
         objective = self.objective()
@@ -308,7 +284,14 @@ class TaggingTask(FinetuneTask):
         )
 
     def decode(self, examples: TaggedSentences, rows: TaggedRows, outputs: np.ndarray) -> TagPredictions:
-        return TagPredictions.decode(examples, self.labels, outputs[rows.word_tokens])
+        probabilities, sentences, begin = outputs[rows.word_tokens], [], 0
+        best = np.argmax(probabilities, axis=-1)
+        for words in examples.words:
+            tags = [self.labels[i] for i in best[begin : begin + len(words)]]
+            sentences.append(entities.to_bio2(tags) if self.of_entities else tags)
+            begin += len(words)
+        of_best = probabilities[np.arange(len(best)), best]
+        return TagPredictions(examples, self.of_entities, sentences, of_best)
 
     def score(self, predictions: TagPredictions) -> dict[str, float]:
         truth, guess = (
@@ -344,10 +327,8 @@ def _feature_layers(config: TaggingConfig, model_config: EncoderConfig) -> tuple
     except ValueError:
         layers = ()
     if not layers or not all(-depth - 1 <= layer <= depth for layer in layers):
-        raise UserError(
-            f"feature_layers={config.feature_layers}: expected numbers with commas between, such as -2,-1, "
-            f"from {-depth - 1} to {depth}; 0 is the embeddings, {depth} and -1 the last layer"
-        )
+        given = f"feature_layers={config.feature_layers}"
+        raise UserError(f"{given}: expected numbers from {-depth - 1} to {depth} with commas between")
     return layers
 
 

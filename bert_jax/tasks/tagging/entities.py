@@ -97,11 +97,8 @@ def spans(tags: Sequence[str]) -> list[Span]:
 def count(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, Counts]:
     """Returns the counts of entities by type, sorted (Tjong Kim Sang and De Meulder 2003).
 
-    A predicted entity is correct if its type and both of its ends match a gold entity.
-
-    Args:
-        gold: the gold tags of each sentence.
-        predicted: the predicted tags of each sentence.
+    A predicted entity is correct if its type and both of its ends match a gold entity. Both arguments are the
+    tags of each sentence.
     """
     totals: tuple[Counter[str], Counter[str], Counter[str]] = (Counter(), Counter(), Counter())
     for gold_tags, predicted_tags in zip(gold, predicted, strict=True):

@@ -321,20 +321,15 @@ def parse_class_weights(text: str, labels: Sequence[str], targets: Sequence[int]
     if text == "balanced":
         counts = np.bincount(targets, minlength=len(labels))
         return tuple(float(len(targets) / (len(labels) * max(1, count))) for count in counts)
-    weights: dict[str, float] = {}
-    for part in text.split(","):
-        label, _, number = part.rpartition("=")
-        try:
-            weight = float(number)
-        except ValueError:
-            weight = 0.0
-        label = label.strip()
-        if label not in labels or label in weights or not 0 < weight < float("inf"):
-            raise UserError(
-                f"class_weights={text}: {part!r}: expected balanced, or LABEL=WEIGHT with a positive weight "
-                f"once for some of the labels {', '.join(labels)}"
-            )
-        weights[label] = weight
+    parts = [part.rpartition("=") for part in text.split(",")]
+    try:
+        weights = {label.strip(): float(number) for label, _, number in parts}
+        valid = all(0 < weight < float("inf") for weight in weights.values())
+    except ValueError:
+        weights, valid = {}, False
+    if not valid or len(weights) < len(parts) or not weights.keys() <= {*labels}:
+        known = ", ".join(labels)
+        raise UserError(f"class_weights={text}: expected balanced, or LABEL=WEIGHT above 0, of {known}")
     return tuple(weights.get(label, 1.0) for label in labels)
 
 

@@ -7,7 +7,11 @@ import pytest
 from support.fine_tuned import NO_DROPOUT, make_task
 
 from bert_jax import cli, tokenization
-from bert_jax.tasks.embedding.predictions import LateInteractionPredictions, TokenVectors
+from bert_jax.tasks.embedding.predictions import (
+    LateInteractionPredictions,
+    RetrievalPredictions,
+    TokenVectors,
+)
 from bert_jax.tasks.table import Examples
 
 COLORS, ANIMALS, NUMBERS = ("red", "green", "blue"), ("cat", "dog", "bird"), ("one", "two", "three")
@@ -146,3 +150,17 @@ def test_ranks_are_those_of_scores_by_loops(monkeypatch):
         ordered = sorted({*second} - others, key=lambda text: -score(a, text))
         assert found.predicted[row] == 1 + ordered.index(b)
         np.testing.assert_allclose(found.outputs[row, 0], score(a, b), rtol=1e-5)
+
+
+@pytest.mark.parametrize("collapsed", [slice(0, 2), slice(1, 2)], ids=["all", "second"])
+def test_a_model_for_which_texts_are_alike_finds_nothing(collapsed):
+    vectors = np.random.default_rng(0).normal(size=(50, 2, 8)).astype(np.float32)
+    vectors[:, collapsed] = 1
+    vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
+    texts = [[f"{side}{number}" for number in range(50)] for side in "ab"]
+    scores = np.sum(vectors[:, 0] * vectors[:, 1], -1)[:, None]
+    found = RetrievalPredictions(examples_of(*texts), scores, np.empty(0), vectors=vectors)
+    assert set(found.predicted) == {50}
+    vectors[:] = np.nan
+    found = RetrievalPredictions(examples_of(*texts), scores, np.empty(0), vectors=vectors)
+    assert set(found.predicted) == {50}

@@ -22,42 +22,30 @@ def pairs(count, seed):
         other = str(rng.choice([one for one in COLORS if one != color]))
         wrong = f"{number} {animal}s {other}"
         same = bool(rng.integers(2))
-        text = f"the {color} {animal} is {number}"
-        yield (
-            text,
-            f"{number} {animal}s {color}",
-            wrong,
-            f"{number} {animal}s {color}" if same else wrong,
-            same,
-        )
+        right = f"{number} {animal}s {color}"
+        yield f"the {color} {animal} is {number}", right, wrong, right if same else wrong, same
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     directory = tmp_path_factory.mktemp("pairs")
     for name, count in (("train", 128), ("dev", 24)):
-        lines = [
-            "first\tsecond\twrong\tany\tscore",
-            *("\t".join(map(str, row)) for row in pairs(count, len(name))),
-        ]
-        text = "\n".join(lines).replace("True", "4.5").replace("False", "1")
+        rows = ("\t".join(map(str, row)) for row in pairs(count, len(name)))
+        text = (
+            "\n".join(["first\tsecond\twrong\tany\tscore", *rows])
+            .replace("True", "4.5")
+            .replace("False", "1")
+        )
         (directory / f"{name}.tsv").write_text(text + "\n")
     return directory
 
 
 def command(files, workdir, pretrained, *more):
     return [
-        "finetune",
-        "--config=finetune/embedding",
-        f"--workdir={workdir}",
-        f"--config.init_from={pretrained}",
-        f"--config.data.train={files / 'train.tsv'}",
-        f"--config.data.eval={files / 'dev.tsv'}",
-        "--config.data.text_a=first",
-        "--config.max_seq_length=16",
-        "--config.batch_size=16",
-        "--config.optimizer.learning_rate=3e-3",
-        *more,
+        *("finetune", "--config=finetune/embedding", f"--workdir={workdir}"),
+        *(f"--config.init_from={pretrained}", "--config.data.text_a=first", "--config.max_seq_length=16"),
+        *(f"--config.data.train={files / 'train.tsv'}", f"--config.data.eval={files / 'dev.tsv'}"),
+        *("--config.batch_size=16", "--config.optimizer.learning_rate=3e-3", *more),
     ]
 
 
@@ -89,19 +77,12 @@ def test_a_run_finds_the_second_texts_and_its_vectors_are_those_of_embed(files, 
 @pytest.mark.long
 @pytest.mark.parametrize(
     "more",
-    [
-        ("--config.data.text_b=any", "--config.data.label=score", "--config.loss=cosent"),
-        (
-            "--config.data.text_b=any",
-            "--config.data.label=score",
-            "--config.loss=classes",
-            "--config.data.eval_columns=first,any,score",
-        ),
-    ],
+    [("--config.loss=cosent",), ("--config.loss=classes", "--config.data.eval_columns=first,any,score")],
     ids=["scores", "classes"],
 )
 def test_pairs_with_scores_or_classes(files, pretrained, tmp_path, more, capsys):
     workdir = tmp_path / "run"
+    more += ("--config.data.text_b=any", "--config.data.label=score")
     fields = (*more, "--config.epochs=12", "--config.accumulate_steps=2", *NO_DROPOUT)
     assert cli.main(command(files, workdir, pretrained, *fields)) == 0
     best = json.loads((workdir / "best.json").read_text())["scores"]
@@ -172,16 +153,7 @@ def test_prefixes_and_negatives_of_a_json_list(vocabulary, tmp_path):
     assert rows.rows_per_example == task.objective().group == 4
     assert rows.targets["texts"].tolist() == [0, 1, 2, 3, 2, 4, 5, 1]  # equal without their prefixes
     cls, sep = task.tokenizer.cls_id, task.tokenizer.sep_id
-    texts = [
-        "is the cat",
-        "big a cat",
-        "big a dog",
-        "big a bird",
-        "is a dog",
-        "big one",
-        "big two",
-        "big a cat",
-    ]
+    texts = "is the cat, big a cat, big a dog, big a bird, is a dog, big one, big two, big a cat".split(", ")
     for row, ids in enumerate(task.tokenizer.encode_batch(texts)):
         tokens = rows.tokens[rows.offsets[row] : rows.offsets[row + 1]].tolist()
         assert tokens == [cls, *ids, sep]

@@ -1,14 +1,13 @@
 """Questions with several answers: read, encoded in groups, learned, predicted."""
 
+import itertools
 import json
 
 import numpy as np
 import pytest
-from support.tiny_model import tiny_config
+from support.fine_tuned import make_task
 
-from bert_jax import cli, tasks, tokenization
-from bert_jax.tasks import fields
-from bert_jax.tasks.multiple_choice import MultipleChoiceTask
+from bert_jax import cli
 
 COLORS, ANIMALS = ("red", "green", "blue"), ("cat", "dog", "bird")
 
@@ -31,50 +30,29 @@ def files(tmp_path_factory):
     return directory
 
 
-def make_task(vocabulary):
-    config = tasks.default_config("tiny")
-    config.task, config.max_seq_length = "multiplechoice", 16
-    config.data.update(dict(text_a="question", choices="a,b,c", label="right"))
-    tokenizer = tokenization.load(vocabulary)
-    bert = tiny_config(tokenizer.vocab_size)
-    return MultipleChoiceTask(
-        fields.of_task(fields.of_run(config)), tasks.get("multiple_choice"), ("0", "1", "2"), tokenizer, bert
-    )
-
-
 def test_a_question_is_a_group_of_rows(vocabulary, files):
-    found = make_task(vocabulary)
+    columns = dict(text_a="question", choices="a,b,c", label="right")
+    found = make_task(vocabulary, "multiplechoice", ("0", "1", "2"), **columns)
     examples = found.read(str(files / "dev.tsv"))
     data = found.encode(examples)
     assert data.rows_per_example == 3 and len(data) == 3 * len(examples) == 72
-    for number in range(len(examples)):
-        expected = [
-            found.tokenizer.encode_batch([examples.texts_a[number], choice])
-            for choice in examples.choices[number]
-        ]
-        for choice, (first, second) in enumerate(expected):
-            row = 3 * number + choice
-            begin, end = data.offsets[row : row + 2]
-            cls, sep = found.tokenizer.cls_id, found.tokenizer.sep_id
-            assert data.tokens[begin:end].tolist() == [cls, *first, sep, *second, sep]
-            assert data.targets["targets"][row] == examples.labels[number]
+    cls, sep = found.tokenizer.cls_id, found.tokenizer.sep_id
+    for row, (begin, end) in enumerate(itertools.pairwise(data.offsets)):
+        number, choice = divmod(row, 3)
+        texts = [examples.texts_a[number], examples.choices[number][choice]]
+        first, second = found.tokenizer.encode_batch(texts)
+        assert data.tokens[begin:end].tolist() == [cls, *first, sep, *second, sep]
+        assert data.targets["targets"][row] == examples.labels[number]
 
 
 @pytest.mark.long
 def test_from_training_to_predictions(pretrained, files, tmp_path, capsys):
-    columns = ["--config.data.text_a=question", "--config.data.choices=a,b,c", "--config.data.label=right"]
     command = [
-        "finetune",
-        "--config=finetune/multiple_choice",
-        f"--workdir={tmp_path / 'run'}",
-        f"--config.init_from={pretrained}",
-        f"--config.data.train={files / 'train.tsv'}",
-        f"--config.data.eval={files / 'dev.tsv'}",
-        "--config.max_seq_length=16",
-        "--config.batch_size=16",
-        "--config.epochs=6",
-        "--config.optimizer.learning_rate=3e-3",
-        *columns,
+        *("finetune", "--config=finetune/multiple_choice", f"--workdir={tmp_path / 'run'}"),
+        *(f"--config.init_from={pretrained}", f"--config.data.train={files / 'train.tsv'}"),
+        *(f"--config.data.eval={files / 'dev.tsv'}", "--config.data.text_a=question"),
+        *("--config.data.choices=a,b,c", "--config.data.label=right", "--config.max_seq_length=16"),
+        *("--config.batch_size=16", "--config.epochs=6", "--config.optimizer.learning_rate=3e-3"),
     ]
     assert cli.main(command) == 0
     best = json.loads((tmp_path / "run" / "best.json").read_text())

@@ -42,12 +42,8 @@ def files(tmp_path_factory):
 
 
 def arguments(files, workdir, pretrained, *more):
-    fields = [
-        "--config.max_query_length=4",
-        "--config.doc_stride=4",
-        "--config.epochs=30",
-        "--config.eval.every=90",
-    ]
+    fields = ["--config.max_query_length=4", "--config.doc_stride=4", "--config.epochs=30"]
+    fields += ["--config.eval.every=90"]
     return command_that_learns("finetune/squad:v2", files, workdir, pretrained, *fields, *more)
 
 

@@ -188,7 +188,3 @@ def test_the_members_of_groups_have_the_order_of_the_batch_and_their_places():
         expected = data.tokens[data.offsets[index] : data.offsets[index + 1]]
         np.testing.assert_array_equal(batch["input_ids"][row, start:][: len(expected)], expected)
         assert batch["first_lengths"][row, slot] == data.first_lengths[index]
-    for part in (0, 1):
-        own = packing.make_batch(data, indices, shape, lambda rows, part=part: np.arange(part, rows, 2))
-        for name, values in batch.items():
-            np.testing.assert_array_equal(own[name], values[part::2])

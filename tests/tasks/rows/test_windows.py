@@ -62,16 +62,3 @@ def test_rows_of_a_file():
         [1, 11, 2, 13, 14, 15, 2],
     ]
     assert data.first_lengths.tolist() == [4, 3, 3] and data.truncated == 0
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=9), st.booleans())
-def test_what_fits_is_encoded_as_without_windows(lengths, paired):
-    texts = [[" ".join("x" * (1 + i) for i in range(n)) for n in pair] for pair in lengths]
-    first, second = map(list, zip(*texts, strict=True))
-    given = examples(first, second if paired else None, list(range(len(texts))))
-    plain = assembly.encode(given, WordTokenizer(), 21)
-    windowed = assembly.encode(given, WordTokenizer(), 21, doc_stride=9)
-    for name in ("tokens", "offsets", "first_lengths", "examples", "truncated"):
-        np.testing.assert_array_equal(getattr(windowed, name), getattr(plain, name))
-    assert plain.row_weights is None and windowed.row_weights.tolist() == [1.0] * len(texts)

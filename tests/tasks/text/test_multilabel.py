@@ -25,24 +25,14 @@ def files(tmp_path_factory):
     return directory
 
 
-def command(files, workdir, pretrained, *more):
-    flags = (
-        "--config.task=multilabel",
-        "--config.max_seq_length=16",
-        "--config.batch_size=32",
-        "--config.epochs=40",
-        "--config.eval.every=100",
-        "--config.optimizer.learning_rate=0.003",
-        "--config.model.classifier_pooling=mean",  # with [CLS], three seeds of four do not learn it
-        *fine_tuned.NO_DROPOUT,
-    )
-    return fine_tuned.command(files, workdir, pretrained, *flags, *more, label="labels")
-
-
 @pytest.mark.long
 def test_from_training_to_predictions(files, pretrained, tmp_path, capsys):
     run = tmp_path / "run"
-    assert cli.main(command(files, run, pretrained)) == 0
+    flags = ["--config.task=multilabel", "--config.max_seq_length=16", "--config.batch_size=32"]
+    flags += ["--config.epochs=40", "--config.eval.every=100", "--config.optimizer.learning_rate=0.003"]
+    flags += ["--config.model.classifier_pooling=mean"]  # with [CLS], three seeds of four do not learn it
+    command = fine_tuned.command(files, run, pretrained, *flags, *fine_tuned.NO_DROPOUT, label="labels")
+    assert cli.main(command) == 0
     assert "none: " in capsys.readouterr().out
     best = json.loads((run / "best.json").read_text())
     assert best["scores"]["f1_micro"] > 0.9 and not best["degenerate"]
@@ -50,20 +40,8 @@ def test_from_training_to_predictions(files, pretrained, tmp_path, capsys):
     out = tmp_path / "out.jsonl"
     assert cli.main(["evaluate", f"--workdir={run}", f"--output={out}", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["scores"] == best["scores"]
-    rows = [json.loads(line) for line in out.read_text().splitlines()]
-    with open(files / "dev.csv", newline="") as file:
-        right = [{label for label in row["labels"].split(", ") if label} for row in csv.DictReader(file)]
-    assert np.mean(
-        [set(row["prediction"]) == one for row, one in zip(rows, right, strict=True)]
-    ) == pytest.approx(best["scores"]["exact_match"])
-    for row in rows:
+    for row in (json.loads(line) for line in out.read_text().splitlines()):
         assert row["prediction"] == [label for label, p in row["probabilities"].items() if p > 0.5]
-    table = tmp_path / "out.csv"
-    assert cli.main(["predict", f"--workdir={run}", f"--input={files}/dev.csv", f"--output={table}"]) == 0
-    with open(table, newline="") as file:
-        found = list(csv.DictReader(file))
-    assert [row["prediction"] for row in found] == [",".join(row["prediction"]) for row in rows]
-    assert float(found[0]["p(cat)"]) == pytest.approx(rows[0]["probabilities"]["cat"], abs=1e-5)
 
 
 def test_labels_that_training_lacks_are_missed(vocabulary, tmp_path):
