@@ -22,12 +22,11 @@ from bert_jax.kernels import platform
 from bert_jax.models.parameters import layer_axes
 from bert_jax.parallel import placement, sharding
 from bert_jax.tasks import fields, registry
-from bert_jax.tasks.lines import SOURCE, LineReader
 from bert_jax.tasks.predictions import Predictions
 from bert_jax.tasks.rows import assembly, batches, outputs
 from bert_jax.tasks.rows.outputs import Costs
 from bert_jax.tasks.setup import split_file
-from bert_jax.tasks.table import Malformed
+from bert_jax.tasks.table import SOURCE, LineReader, Malformed
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import BEST
 

@@ -27,11 +27,10 @@ from bert_jax.settings import config_fields
 from bert_jax.settings.config_fields import Rule, option
 from bert_jax.settings.finetune_config import FinetuneConfig
 from bert_jax.tasks import metrics, table
-from bert_jax.tasks.lines import FIELDS, LineReader, TableLines
 from bert_jax.tasks.predictions import TABLE_FORMATS, ClassPredictions, Predictions, TablePredictions
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows.batches import EncodedRows
-from bert_jax.tasks.table import Columns, Examples
+from bert_jax.tasks.table import LINE_FIELDS, Columns, Examples, LineReader, TableLines
 
 LINEAR, BILSTM = HEADS = ("linear", "bilstm")  # the values of `head`
 
@@ -229,7 +228,7 @@ class FinetuneTask(abc.ABC):
     def line_names(self) -> dict[str, str]:
         """Returns the names of `text_a`, `text_b` and `id` in the JSON objects of a stream."""
         data = self.config.data
-        return {field: getattr(data, field, "") or self.Lines.own_names[field] for field in FIELDS}
+        return {field: getattr(data, field, "") or self.Lines.own_names[field] for field in LINE_FIELDS}
 
     def files_beside(self, path: str) -> Sequence[str]:
         """Returns the further files that predictions write when they are written to `path`."""
@@ -407,4 +406,4 @@ class TableTask(FinetuneTask):
 
     def line_names(self) -> dict[str, str]:
         """Returns the columns of the training file."""
-        return {field: getattr(self.unlabeled_columns, field) for field in FIELDS}
+        return {field: getattr(self.unlabeled_columns, field) for field in LINE_FIELDS}

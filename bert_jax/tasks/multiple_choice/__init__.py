@@ -16,12 +16,11 @@ from bert_jax.objectives.multiple_choice import MultipleChoice, Reranking
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import metrics
 from bert_jax.tasks.base import TableConfig, TableData, TableTask
-from bert_jax.tasks.lines import TableLines
 from bert_jax.tasks.predictions import TablePredictions, rounded
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import assembly
 from bert_jax.tasks.rows.batches import EncodedRows
-from bert_jax.tasks.table import Columns, Examples
+from bert_jax.tasks.table import Columns, Examples, TableLines
 
 
 @dataclasses.dataclass(frozen=True)

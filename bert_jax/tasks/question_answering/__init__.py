@@ -14,11 +14,11 @@ from bert_jax.objectives.spans import Spans
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import registry
 from bert_jax.tasks.base import DataConfig, FinetuneTask, WindowsConfig
-from bert_jax.tasks.lines import SOURCE, LineReader
-from bert_jax.tasks.question_answering import decoding, encoding, squad_scores
+from bert_jax.tasks.question_answering import decoding, encoding
 from bert_jax.tasks.question_answering.decoding import AnswerPredictions, files_beside
 from bert_jax.tasks.question_answering.question_files import NO_ANSWER, Questions, read_questions, text_of
 from bert_jax.tasks.registry import TaskSpec
+from bert_jax.tasks.table import SOURCE, LineReader
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,8 +125,8 @@ class QuestionAnsweringTask(FinetuneTask):
     def score(self, predictions: AnswerPredictions) -> dict[str, float]:
         expected, found = predictions.examples.answers, predictions
         if self.config.v2:
-            return squad_scores.score_v2(expected, found.texts, found.non_null, found.null_odds)
-        return squad_scores.score(expected, found.texts)
+            return decoding.score_v2(expected, found.texts, found.non_null, found.null_odds)
+        return decoding.score(expected, found.texts)
 
     def describe(self, examples: Questions, rows: encoding.WindowRows) -> str:
         parts = [

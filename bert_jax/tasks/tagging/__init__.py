@@ -27,12 +27,11 @@ from bert_jax.settings.config_fields import option
 from bert_jax.settings.finetune_config import FinetuneConfig
 from bert_jax.tasks import metrics, predictions
 from bert_jax.tasks.base import BILSTM, FinetuneTask, TaskConfig
-from bert_jax.tasks.lines import SOURCE, LineReader
 from bert_jax.tasks.predictions import DIGITS, Predictions
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import outputs
 from bert_jax.tasks.rows.batches import EncodedRows
-from bert_jax.tasks.table import Malformed, check_counts, list_counts, unknown_label
+from bert_jax.tasks.table import SOURCE, LineReader, Malformed, check_counts, list_counts, unknown_label
 from bert_jax.tasks.tagging import entities
 from bert_jax.tasks.tagging.sentences import (
     DOCUMENT_START,

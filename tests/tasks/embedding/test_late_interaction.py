@@ -7,7 +7,7 @@ import pytest
 from support.fine_tuned import NO_DROPOUT, make_task
 
 from bert_jax import cli, tokenization
-from bert_jax.tasks.embedding.predictions import (
+from bert_jax.tasks.embedding import (
     LateInteractionPredictions,
     RetrievalPredictions,
     TokenVectors,
@@ -125,8 +125,8 @@ def examples_of(first, second):
 
 
 def test_ranks_are_those_of_scores_by_loops(monkeypatch):
-    monkeypatch.setattr("bert_jax.tasks.embedding.predictions._DOCUMENTS", 7)
-    monkeypatch.setattr("bert_jax.tasks.embedding.predictions._CHUNK", 5)
+    monkeypatch.setattr("bert_jax.tasks.embedding._DOCUMENTS", 7)
+    monkeypatch.setattr("bert_jax.tasks.embedding._CHUNK", 5)
     rng = np.random.default_rng(0)
     first = [f"q{number}" for number in rng.integers(0, 8, 20)]
     second = [f"a{number}" for number in rng.integers(0, 14, 20)]

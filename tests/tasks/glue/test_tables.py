@@ -7,10 +7,11 @@ import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
+from support.fine_tuned import make_task
 
 from bert_jax import hub, tasks
 from bert_jax.errors import UserError
-from bert_jax.tasks import fields, glue, setup
+from bert_jax.tasks import glue
 
 # Of each task a row of train.tsv and of test.tsv as GLUE's archive has them.
 ROWS = {
@@ -61,33 +62,18 @@ def archive(tmp_path):
     return tmp_path
 
 
-def make(name, archive, vocabulary):
-    from support.tiny_model import tiny_config
-
-    from bert_jax import tokenization
-
-    config = tasks.default_config("tiny")
-    config.task, config.data_dir = name, str(archive)
-    config = fields.of_run(config)
-    spec, tokenizer = tasks.get(name), tokenization.load(vocabulary)
-    bert = tiny_config(tokenizer.vocab_size)
-    return spec.task(
-        fields.of_task(config), spec, spec.labels, tokenizer, bert
-    ), lambda split: setup.split_file(config, spec, split)
-
-
 @pytest.mark.parametrize("spec", tasks.GLUE, ids=lambda spec: spec.name)
 def test_every_file_of_the_archive_is_read(spec, archive, vocabulary):
-    found, file = make(spec.name, archive, vocabulary)
+    found = make_task(vocabulary, spec.name, spec.labels)
     for split in ("train", "dev", *(["dev_mismatched"] if spec.name == "mnli" else [])):
-        examples = found.read(file(split))
+        examples = found.read(spec.file(str(archive), split))
         label = {"stsb": 2.5, "mnli": 2, "qnli": 1, "rte": 0, "qqp": 0}.get(spec.name, 1)
         assert examples.labels == [label] and examples.texts_a[0] == "the cat" + " is big" * (
             spec.folder in ("CoLA", "SST-2")
         )
         assert (not examples.texts_b) == (spec.folder in ("CoLA", "SST-2"))
     for split in glue.submission_files(spec.name):
-        examples = found.read_unlabeled(file(split), test=True)
+        examples = found.read_unlabeled(spec.file(str(archive), split), test=True)
         assert len(examples) == 1 and examples.labels == []
 
 
@@ -113,8 +99,8 @@ def test_a_data_set_on_the_hub_is_what_the_files_are(folder, tmp_path, vocabular
         hub, "data_files", lambda *given: asked.append(given) or [str(tmp_path / "rows.parquet")]
     )
     spec = next(spec for spec in tasks.GLUE if spec.folder == folder)
-    task, file = make(spec.name, "hf:nyu-mll/glue@v1", vocabulary)
-    path = file("dev")
+    task = make_task(vocabulary, spec.name, spec.labels)
+    path = spec.file("hf:nyu-mll/glue@v1", "dev")
     split = "validation_matched" if folder == "MNLI" else "validation"
     assert asked == [(f"hf:nyu-mll/glue:{spec.name}@v1", split)]
     found = task.read(path)
