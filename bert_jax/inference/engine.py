@@ -249,32 +249,30 @@ class Engine:
         """
         data = encoded(rows, self._pad_id)
         self.unknown.add(data.tokens)
-        lengths = data.lengths
-        # The longest rows come first, so that the first batch shows how much memory all of them need.
-        order, begin = np.argsort(-lengths, kind="stable"), 0
-        padded: list[tuple[np.ndarray, tuple[int]]] = []
-        for size, length in self._shapes(lengths[order], total):
-            numbers = order[begin : begin + size]
-            padded.append((np.pad(numbers, (0, size - len(numbers)), constant_values=-1), (length,)))
-            begin += size
+        padded = self._padded(data.lengths, total)
         yield from outputs.computed(
             self._dispatch,
             data,
-            self._packing(lengths, padded) or padded,
+            self._packing(data.lengths, padded) or padded,
             self._mesh,
             more=lambda groups: arrays([rows[i] for i in groups if i >= 0], len(groups)),
         )
 
-    def _shapes(self, lengths: np.ndarray, total: int | None) -> Iterator[tuple[int, int]]:
+    def _padded(self, lengths: np.ndarray, total: int | None) -> list[tuple[np.ndarray, tuple[int]]]:
+        """Returns the rows of each padded batch and its length, as `outputs.computed` takes them."""
+        # The longest rows come first, so that the first batch shows how much memory all of them need.
+        order, made = np.argsort(-lengths, kind="stable"), []
         begin = size = length = 0
-        while begin < len(lengths):
+        while begin < len(order):
             # The last rows share the shape of those before them, if they fit into one batch of it: that
             # computes as many tokens, and compiles one program less.
-            if len(lengths) - begin > size or self._sizes:
-                length = self._lengths[bisect.bisect_left(self._lengths, lengths[begin])]
+            if len(order) - begin > size or self._sizes:
+                length = self._lengths[bisect.bisect_left(self._lengths, lengths[order[begin]])]
                 size = self._batch_size(length, total)
-            yield size, length
+            numbers = order[begin : begin + size]
+            made.append((np.pad(numbers, (0, size - len(numbers)), constant_values=-1), (length,)))
             begin += size
+        return made
 
     def _packing(self, lengths: np.ndarray, padded: Sequence[tuple]) -> packing.Packing | None:
         """Returns the shape of packed rows, if they cost less than the padded batches; otherwise None."""
