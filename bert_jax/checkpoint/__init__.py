@@ -8,9 +8,8 @@ depend on how a leaf is sharded over devices or hosts, so nothing is gathered, a
 can be verified on any other.
 """
 
-from bert_jax.checkpoint.leaves import Leaf, Report
+from bert_jax.checkpoint.leaves import Leaf, Report, select_params
 from bert_jax.checkpoint.reading import (
-    describe,
     is_step,
     list_steps,
     load_params,
@@ -25,12 +24,12 @@ __all__ = [
     "Checkpointer",
     "Leaf",
     "Report",
-    "describe",
     "is_step",
     "list_steps",
     "load_params",
     "load_state",
     "parameter_names",
     "read_stored",
+    "select_params",
     "verify",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ from flax.traverse_util import unflatten_dict
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted, some
 from bert_jax.models.parameters import name_of
+from bert_jax.parallel.sharding import from_host
 
 PyTree = Any
 
@@ -46,13 +47,6 @@ class Report:
     unused: tuple[str, ...]
     base: str = ""
 
-    @classmethod
-    def of(cls, source: str, wanted: Collection[str], stored: Collection[str]) -> Report:
-        """Compares the names of the requested parameters and of the checkpoint's."""
-        loaded = tuple(name for name in wanted if name in stored)
-        new = tuple(name for name in wanted if name not in stored)
-        return cls(source, loaded, new, tuple(name for name in stored if name not in wanted))
-
     def __str__(self) -> str:
         total = len(self.loaded) + len(self.new)
         text = f"loaded {len(self.loaded)} of {counted(total, 'tensor')} from {self.source}"
@@ -63,7 +57,7 @@ class Report:
 
 def check_leaves(
     path: str,
-    saved: Mapping[str, Leaf | np.ndarray],
+    saved: Mapping[str, Leaf | np.ndarray | jax.Array],
     wanted: Mapping[str, jax.ShapeDtypeStruct],
     same_names: bool = False,
 ) -> None:
@@ -91,6 +85,40 @@ def check_leaves(
         ]
     if differing:
         raise UserError(f"{path} is of another model or optimizer: {some(differing)}")
+
+
+def select_params(
+    source: str, stored: Mapping[str, np.ndarray | jax.Array], abstract_params: PyTree
+) -> tuple[dict, Report]:
+    """Selects the parameters that a model and a checkpoint share.
+
+    Args:
+        source: the checkpoint, for messages.
+        stored: its parameters by name.
+        abstract_params: nested dict of jax.ShapeDtypeStruct, the parameters of the model. Those without a
+            sharding are placed on the default device; those stored with another dtype are cast.
+
+    Returns:
+        The nested dict of the parameters, without those that are new, and the report.
+
+    Raises:
+        UserError: a shape differs, or there is no common parameter.
+    """
+    wanted = flatten(abstract_params)
+    check_leaves(source, stored, wanted)
+    loaded, new = ([name for name in wanted if (name in stored) == has] for has in (True, False))
+    if not loaded:
+        raise UserError(
+            f"{source}: it has none of the {counted(len(wanted), 'tensor')} of this model (it has "
+            f"{some(stored)}; the model has {some(wanted)})"
+        )
+
+    def place(name: str) -> jax.Array:
+        array, sharding = np.asarray(stored[name], wanted[name].dtype), wanted[name].sharding
+        return jnp.asarray(array) if sharding is None else from_host(array, sharding)
+
+    unused = tuple(name for name in stored if name not in wanted)
+    return nest({name: place(name) for name in loaded}), Report(source, tuple(loaded), tuple(new), unused)
 
 
 def check_finite(source: str, arrays: Mapping[str, np.ndarray | jax.Array]) -> None:

@@ -29,14 +29,14 @@ from bert_jax.checkpoint.leaves import (
     check_leaves,
     flatten,
     nest,
+    select_params,
 )
 from bert_jax.errors import StorageError, UserError
 from bert_jax.io import checks, files
-from bert_jax.io.wording import counted, some
+from bert_jax.io.wording import some
 from bert_jax.objectives import adapters
 from bert_jax.objectives.adapters import assemble, group_parts
 from bert_jax.parallel import collective
-from bert_jax.parallel.sharding import from_host
 
 _Result = TypeVar("_Result")
 
@@ -279,18 +279,6 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:160]}"
 
 
-def describe(path: files.PathLike) -> dict[str, Leaf]:
-    """Returns every leaf of a step directory from its metadata, without reading any array.
-
-    Raises:
-        UserError: `path` is not a complete step of bert_jax.
-    """
-    try:
-        return dict(Step.open(absolute(path), alone=True).own)
-    except Damaged as error:
-        raise UserError(f"{path}: {error}") from error
-
-
 def parameter_names(path: files.PathLike) -> frozenset[str]:
     """Returns the names of the parameters in a checkpoint, trained and frozen, without reading any array.
 
@@ -342,19 +330,15 @@ def load_params(path: files.PathLike, abstract_params: PyTree, *, log=print) -> 
 
     Args:
         path: a work directory or its `checkpoints`, whose newest intact step is read, or one step directory.
-        abstract_params: nested dict of jax.ShapeDtypeStruct. A parameter without a sharding is placed on the
-            default device; a parameter saved with another dtype is cast.
+        abstract_params: see `leaves.select_params`, also for the result.
         log: called with one line when a newer step is damaged and an older one is read.
 
-    Returns:
-        The nested dict of the loaded parameters, without those that are new, and the report.
-
     Raises:
-        UserError: there is no checkpoint, no step is intact, a shape differs, there is no common parameter,
-            or a value is not finite.
+        UserError: see `select_params`; also if no step is intact, or a value is not finite.
     """
-    wanted = flatten(abstract_params)
-    return _read_newest(path, lambda step: _load_params(Step.open(step), wanted), log)
+    source, arrays = _read_newest(path, _read_params, log)
+    stored = assemble({_model_name(name): array for name, array in arrays.items()})
+    return select_params(source, stored, abstract_params)
 
 
 def read_stored(
@@ -367,18 +351,19 @@ def read_stored(
     Returns:
         The step directory that was read, and the arrays of both by name.
     """
+    source, arrays = _read_newest(path, _read_params, log)
+    trained, frozen = (
+        {_model_name(name): np.asarray(x) for name, x in arrays.items() if name.startswith(prefix)}
+        for prefix in (TRAINED, FROZEN_PARAMS)
+    )
+    return source, trained, frozen
 
-    def read(path: str) -> tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]:
-        step = Step.open(path)
-        arrays = step.read(_on_one_device({name: step.leaves[name] for name in step.params.values()}))
-        check_finite(path, arrays)
-        trained, frozen = (
-            {_model_name(name): np.asarray(x) for name, x in arrays.items() if name.startswith(prefix)}
-            for prefix in (TRAINED, FROZEN_PARAMS)
-        )
-        return path, trained, frozen
 
-    return _read_newest(path, read, log)
+def _read_params(path: str) -> tuple[str, dict[str, jax.Array]]:
+    step = Step.open(path)
+    arrays = step.read(_on_one_device({name: step.leaves[name] for name in step.params.values()}))
+    check_finite(path, arrays)
+    return path, arrays
 
 
 def read_state(path: str, abstract_state: PyTree | Callable[[Mapping[str, Leaf]], PyTree]) -> PyTree:
@@ -428,21 +413,3 @@ def _agreed_steps(path: files.PathLike) -> list[str]:
     path = absolute(path)
     steps = collective.call_in_primary(lambda: [step.removeprefix(path) for step in _find_steps(path)])
     return [path + step for step in steps]
-
-
-def _load_params(step: Step, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[dict, Report]:
-    arrays = step.read(_on_one_device({name: step.leaves[name] for name in step.params.values()}))
-    check_finite(step.path, arrays)
-    params = assemble({_model_name(name): array for name, array in arrays.items()})
-    check_leaves(step.path, params, wanted)
-    report = Report.of(step.path, wanted, params)
-    if not report.loaded:
-        raise UserError(
-            f"{step.path}: it has none of the {counted(len(wanted), 'tensor')} of this model (it has "
-            f"{some(params)}; the model has {some(wanted)})"
-        )
-    loaded = {}
-    for name in report.loaded:
-        array, sharding = params[name].astype(wanted[name].dtype), getattr(wanted[name], "sharding", None)
-        loaded[name] = array if sharding is None else from_host(jax.device_get(array), sharding)
-    return nest(loaded), report

@@ -16,9 +16,8 @@ import ml_collections
 import numpy as np
 
 from bert_jax import checkpoint, convert
-from bert_jax.checkpoint.leaves import check_leaves, flatten, nest
+from bert_jax.checkpoint.leaves import flatten
 from bert_jax.convert import families, surgery
-from bert_jax.convert.formats.base import place
 from bert_jax.data import cache, loader, manifests, records
 from bert_jax.data.rows import Dataset
 from bert_jax.errors import UserError
@@ -437,15 +436,12 @@ def _load_student(
         model = surgery.change_head(model, HEAD)  # a generator's head
     layers = _student_layers(config, config.model.num_hidden_layers, model.config)
     model = surgery.select_layers(model, layers)
-    shapes_of = flatten(abstract_params)
-    if missing := [name for name in shapes_of if name not in model.params]:
+    if missing := [name for name in flatten(abstract_params) if name not in model.params]:
         raise UserError(
             f"distillation.init_layers={config.distillation.init_layers}: the teacher has no {missing[0]}, "
             "which the student has; choose a student of the teacher's kind, or leave it empty"
         )
-    check_leaves(model.source, model.params, shapes_of)
-    report = checkpoint.Report.of(model.source, shapes_of, model.params)
-    return nest({name: place(model.params[name], like) for name, like in shapes_of.items()}), report
+    return checkpoint.select_params(model.source, model.params, abstract_params)
 
 
 # The objective

@@ -153,7 +153,7 @@ def assert_right(name, out, expected):
 
     for path in sorted(expected.glob("*/checkpoints/*")) + sorted(expected.glob("*/best/*")):
         if path.name.isdigit():
-            assert checkpoint.verify(out / path.relative_to(expected)) == checkpoint.describe(path), path
+            assert checkpoint.verify(out / path.relative_to(expected)) == checkpoint.verify(path), path
     if name.startswith("convert"):
         from bert_jax import convert
 

@@ -70,6 +70,6 @@ def test_a_run_resumes_bit_for_bit_in_and_between_its_phases(phases, records, tm
     mine, reference = convert.load(workdir).params, convert.load(phases).params
     assert mine.keys() == reference.keys()
     assert all(np.array_equal(mine[name], reference[name]) for name in mine)
-    assert checkpoint.verify(workdir / "checkpoints" / str(STEPS)) == checkpoint.describe(
+    assert checkpoint.verify(workdir / "checkpoints" / str(STEPS)) == checkpoint.verify(
         phases / "checkpoints" / str(STEPS)
     )

@@ -47,11 +47,11 @@ def test_the_student_starts_with_layers_of_the_teacher(run, trained):
 
 @pytest.mark.long
 def test_the_teacher_is_saved_once(run, trained):
-    steps = [checkpoint.describe(run / "checkpoints" / str(step)) for step in (2, 4)]
+    steps = [checkpoint.verify(run / "checkpoints" / str(step)) for step in (2, 4)]
     assert not any("teacher" in name for names in steps for name in names)
-    saved = checkpoint.describe(run / "checkpoints" / "frozen")
+    saved = checkpoint.verify(run / "checkpoints" / "frozen")
     assert {name.split("/")[1] for name in saved} == {"teacher"}
-    theirs = checkpoint.describe(trained / "checkpoints" / "6")
+    theirs = checkpoint.verify(trained / "checkpoints" / "6")
     for name, leaf in saved.items():  # bit for bit
         assert leaf.digest == theirs[name.replace("frozen/teacher", "params")].digest
     assert not any(name.startswith(("frozen/teacher/nsp", "frozen/teacher/pooler")) for name in saved)
@@ -71,7 +71,7 @@ def test_a_run_resumes_without_the_checkpoint_of_its_teacher(run, records, train
     finally:
         moved.rename(trained)
     assert "resumed from step 2" in capsys.readouterr().out
-    assert checkpoint.describe(other / "checkpoints" / "4") == checkpoint.describe(run / "checkpoints" / "4")
+    assert checkpoint.verify(other / "checkpoints" / "4") == checkpoint.describe(run / "checkpoints" / "4")
 
 
 # Two-step fine-tuning
@@ -98,7 +98,7 @@ def test_two_steps(files, pretrained, vocabulary, tmp_path, capsys):
     assert finetune(files, workdir, student, *flags) == 0
     lines = processes.metrics(workdir)
     assert {"task_loss", "logits_loss", "hidden_loss"} <= lines[0].keys()
-    saved = checkpoint.describe(workdir / "checkpoints" / "frozen")
+    saved = checkpoint.verify(workdir / "checkpoints" / "frozen")
     assert {name.split("/")[1] for name in saved} == {"teacher"}
     best = json.loads((workdir / "best.json").read_text())["step"]
     assert not (workdir / "best" / "frozen").exists() and (workdir / "best" / str(best)).exists()

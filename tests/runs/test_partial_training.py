@@ -110,10 +110,10 @@ def test_a_run_resumes_to_the_same_end(trained, kind, files, pretrained, tmp_pat
 @pytest.mark.long
 def test_steps_hold_what_is_trained_and_their_directory_the_rest_once(trained):
     frozen = trained("freeze")
-    saved = checkpoint.describe(frozen / "checkpoints" / "8")
+    saved = checkpoint.verify(frozen / "checkpoints" / "8")
     assert f"params/{KERNEL}/axis0_1" in saved and f"params/{KERNEL}" not in saved
     assert not any("embeddings" in name or "axis0_0" in name for name in saved)
-    shared = checkpoint.describe(frozen / "checkpoints" / "frozen")
+    shared = checkpoint.verify(frozen / "checkpoints" / "frozen")
     assert {f"frozen/params/{KERNEL}/axis0_0", "frozen/params/encoder/embeddings/word_embeddings"} < set(
         shared
     )
@@ -124,14 +124,14 @@ def test_steps_hold_what_is_trained_and_their_directory_the_rest_once(trained):
 @pytest.mark.long
 def test_steps_hold_the_updates_and_the_head(trained):
     adapted = trained("lora")
-    saved = set(checkpoint.describe(adapted / "checkpoints" / "8"))
+    saved = set(checkpoint.verify(adapted / "checkpoints" / "8"))
     trained = {name for name in saved if name.startswith("params/")}
     assert trained == {"params/classifier/kernel", "params/classifier/bias"} | {
         f"params/encoder/layers/stack/layer/{name}/kernel_lora_{factor}"
         for name in ("query", "value")
         for factor in "ab"
     }
-    shared = checkpoint.describe(adapted / "checkpoints" / "frozen")
+    shared = checkpoint.verify(adapted / "checkpoints" / "frozen")
     assert {f"frozen/params/{KERNEL}", f"frozen/params/{KERNEL}_lora_scale"} < set(shared)
 
 
@@ -146,7 +146,7 @@ def test_bottlenecks_and_norms_are_trained_and_the_rest_is_not(trained, pretrain
         if not name.startswith("classifier/"):
             same = np.array_equal(model.params[name], before.params[name])
             assert same == ("norm/" not in name), name
-    saved = set(checkpoint.describe(bottlenecks / "checkpoints" / "8"))
+    saved = set(checkpoint.verify(bottlenecks / "checkpoints" / "8"))
     moments = [name for name in saved if name.startswith("opt_state") and "query" in name]
     assert not moments and any("opt_state" in name and "_adapter" in name for name in saved)
     flags = [f"--input={bottlenecks}", f"--output={tmp_path}/out"]

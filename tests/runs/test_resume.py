@@ -53,7 +53,7 @@ def assert_same_end(workdir, other):
     assert any(name.startswith("opt_state/") for name in one)
     for name in one:
         np.testing.assert_array_equal(one[name], two[name], err_msg=name)
-    assert checkpoint.verify(workdir / "checkpoints" / str(STEPS)) == checkpoint.describe(
+    assert checkpoint.verify(workdir / "checkpoints" / str(STEPS)) == checkpoint.verify(
         other / "checkpoints" / str(STEPS)
     )
     for kind, names in (("train", ("step", "loss", "grad_norm")), ("eval", ("step", "mlm_loss"))):

@@ -111,7 +111,7 @@ def assert_resumes_to_the_same_end(run, finished, copy, capsys):
     assert run(copy) == 0
     output = capsys.readouterr().out
     assert "resumed from step 4" in output, output
-    last, expected = (checkpoint.describe(each / "checkpoints" / "8") for each in (copy, finished))
+    last, expected = (checkpoint.verify(each / "checkpoints" / "8") for each in (copy, finished))
     assert last == expected
 
 

@@ -71,7 +71,7 @@ def test_saved_once_and_resumed(tmp_path):
     fit(path, 4)
     frozen = path / "checkpoints" / "frozen"
     written = {file: file.stat().st_mtime_ns for file in frozen.rglob("*")}
-    step = checkpoint.describe(path / "checkpoints" / "4")
+    step = checkpoint.verify(path / "checkpoints" / "4")
     assert not any(name.startswith("frozen") for name in step)
     run, state = fit(path, 8)
     assert_same(state, straight)

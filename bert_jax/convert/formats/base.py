@@ -6,16 +6,11 @@ import abc
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import numpy as np
-
 from bert_jax import checkpoint
-from bert_jax.checkpoint.leaves import check_leaves, flatten, nest
 from bert_jax.convert.model import Model
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.io import files
 from bert_jax.models.config import EncoderConfig
-from bert_jax.parallel.sharding import from_host
 from bert_jax.tokenization import Tokenizer
 
 
@@ -75,15 +70,4 @@ class Format(abc.ABC):
     ) -> tuple[dict, checkpoint.Report]:
         """Loads the parameters that a checkpoint and a model share; see `loading.load_params`."""
         model = self.read(path, ignore=ignore, log=log)
-        abstract, stored = flatten(abstract_params), model.stored
-        check_leaves(model.source, stored, abstract)
-        report = checkpoint.Report.of(model.source, abstract, stored)
-        return nest({name: place(stored[name], abstract[name]) for name in report.loaded}), report
-
-
-def place(array: np.ndarray, like: jax.ShapeDtypeStruct) -> jax.Array:
-    """Returns an array with the dtype and the sharding of a shape."""
-    array = np.asarray(array, like.dtype)
-    if like.sharding is None:
-        return jax.numpy.asarray(array)
-    return from_host(array, like.sharding)
+        return checkpoint.select_params(model.source, model.stored, abstract_params)
