@@ -139,7 +139,9 @@ class Checkpointer:
         path = os.path.join(self.path, FROZEN)
         if self._has_frozen is None:
             # Without a step, they are of a run that was killed before its first one, and may be others.
-            self._has_frozen = bool(self.agreed_steps()) and self._primary_sees(path)
+            self._has_frozen = bool(self.agreed_steps()) and collective.call_in_primary(
+                lambda: files.exists(path) and is_committed(path)
+            )
         if not self._has_frozen:
             with self._explained():
                 if jax.process_index() == 0:
@@ -242,9 +244,6 @@ class Checkpointer:
     def delete_others(self, step: int) -> None:
         """Deletes all steps except one, which is flushed to the disk first."""
         collective.call_in_primary(lambda: self._delete({*self.steps()} - {step}, step))
-
-    def _primary_sees(self, path: str) -> bool:
-        return collective.call_in_primary(lambda: files.exists(path) and is_committed(path))
 
     def _set_aside(self, step: int, why: str) -> None:
         names, target = files.names(self.path), f"{_BAD}{step}"

@@ -94,7 +94,7 @@ class Predictor:
         self._predict: Callable = outputs.make_predict(self.objective, self._mesh)
 
     def _load(self, source: str, log: Callable[[str], None]) -> Any:
-        abstract = sharding.abstract_replicated(self.objective.init, self._mesh)
+        abstract = sharding.abstract_replicated(self.objective.init_shapes, self._mesh)
         params, report = checkpoint.load_params(source, abstract, log=log)
         if report.new:
             raise UserError(f"{report.source} lacks {report.new[0]}: it is not a checkpoint of this task")

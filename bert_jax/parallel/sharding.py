@@ -23,7 +23,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
 from bert_jax.kernels.dropout import row_ids
-from bert_jax.models.parameters import abstract_key, is_box
+from bert_jax.models.parameters import is_box
 from bert_jax.parallel import compiler_options
 from bert_jax.settings.run_config import MeshConfig
 
@@ -137,16 +137,8 @@ def unbox(boxed: Any) -> Any:
     return jax.tree.map(lambda box: box.value, boxed, is_leaf=is_box)
 
 
-def abstract_replicated(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
-    """Returns the shapes, with shardings, of the parameters that `init` creates, replicated over the mesh.
-
-    `init` maps a PRNG key to parameters boxed with their logical axis names.
-    """
-    return shapes_replicated(jax.eval_shape(init, abstract_key()), mesh)
-
-
-def shapes_replicated(boxed: Any, mesh: Mesh) -> Any:
-    """Returns boxed parameters, or their shapes, as shapes that are replicated over the mesh."""
+def abstract_replicated(boxed: Any, mesh: Mesh) -> Any:
+    """Returns the shapes of boxed parameters, with shardings, replicated over the mesh."""
     replicated = NamedSharding(mesh, PartitionSpec())
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated), unbox(boxed)

@@ -157,15 +157,10 @@ class WorkDir:
                     )
         differing = _changes(before, run, declared) if resumes else {}
         fixed = {name: pair for name, pair in differing.items() if _rule(name, declared) == "fixed"}
-        if fixed and allow_changes:
+        if refused := fixed if allow_changes else differing:
+            allow = ", or continue with the new values by --allow_changes"
             raise UserError(
-                f"{self.path} is of another model: {_listed(fixed)}, which --allow_changes cannot change; "
-                "choose another --workdir"
-            )
-        if differing and not allow_changes:
-            allow = ", or go on with the new values by --allow_changes"
-            raise UserError(
-                f"{self.path} belongs to another run: {_listed(differing)}; choose another --workdir"
+                f"{self.path} belongs to another run: {_listed(refused)}; choose another --workdir"
                 f"{allow if run['command'] == 'pretrain' and not fixed else ''}"
             )
         if self.primary:

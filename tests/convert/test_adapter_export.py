@@ -50,7 +50,7 @@ def test_every_family_is_exported_merged_and_started_from(name, tmp_path):
 
     output = tmp_path / "exported"
     conversion.convert(str(tmp_path / "run"), str(output), "huggingface", **QUIET)
-    wanted = sharding.abstract_replicated(task.init, mesh)
+    wanted = sharding.abstract_replicated(task.init_shapes, mesh)
     for path in (tmp_path / "run", output):
         model = convert.load(path, **QUIET)
         assert model.params.keys() == joined.keys() and model.config.model_type == name

@@ -117,3 +117,25 @@ def test_predictions_in_parts_are_in_the_order_of_the_rows(sizes):
     assert np.array_equal(np.unique(found[:, 1]), [8 * mesh.size])
     text = predict.lower(np.float32(2), sharding.global_batch({"input_ids": ids}, mesh)).compile().as_text()
     assert gathered(text) <= 2 * rows  # the outputs, and no rows
+
+
+class Output:
+    """Stands for an array on a device that is freed once it is copied to the host."""
+
+    held = most = 0
+
+    def __init__(self, value):
+        self.value = value
+        Output.held += 1
+        Output.most = max(Output.most, Output.held)
+
+    def __array__(self, dtype=None, copy=None):
+        Output.held -= 1
+        return np.asarray(self.value, dtype)
+
+
+def test_outputs_come_in_order_and_two_at_most_are_held():
+    found = list(microbatches.pipelined(Output, ((str(i), i) for i in range(7))))
+    assert [(key, int(value)) for key, value in found] == [(str(i), i) for i in range(7)]
+    assert Output.most == 2 and Output.held == 0
+    assert list(microbatches.pipelined(Output, [])) == []

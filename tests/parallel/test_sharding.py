@@ -30,21 +30,22 @@ VOCAB = 104  # a multiple of 8, so that the vocabulary is split too
 
 
 @functools.cache
-def begin(mesh_sizes):
+def begin(mesh_sizes, **optimizer):
     """The task, its optimizer and schedule, the mesh, and a state on the host with its shardings."""
     devices = jax.devices()[: int(np.prod(mesh_sizes))]
     mesh = sharding.make_mesh(*mesh_sizes, devices=devices)
     task = tiny_task(vocab_size=VOCAB, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
-    tx, schedule = optimizers.make_optimizer(OptimizerConfig(learning_rate=1e-2, warmup_steps=0), 1000, task)
+    config = OptimizerConfig(learning_rate=1e-2, warmup_steps=0, **optimizer)
+    tx, schedule = optimizers.make_optimizer(config, 1000, task)
     state = init_state(task, tx, mesh, seed=3)
     return task, tx, schedule, mesh, jax.device_get(state), jax.tree.map(lambda leaf: leaf.sharding, state)
 
 
 @functools.cache
-def run(mesh_sizes, accumulate_steps=1):
+def run(mesh_sizes, accumulate_steps=1, **optimizer):
     """Four steps and, of a whole batch, an evaluation: metrics of each step, the state, the evaluation's
     means."""
-    task, tx, schedule, mesh, state, shardings = begin(mesh_sizes)
+    task, tx, schedule, mesh, state, shardings = begin(mesh_sizes, **optimizer)
     state = jax.device_put(state, shardings)
     step = sharding.jit_train_step(make_train_step(task, tx, schedule, accumulate_steps), mesh, shardings)
     lines = []
@@ -72,6 +73,12 @@ def test_losses_are_those_of_one_device(mesh_sizes):
         assert abs(mine["grad_norm"] / reference["grad_norm"] - 1) < 1e-4
     for name, value in expected_evaluation.items():
         assert abs(evaluation[name] - value) < 1e-5, name
+
+
+@pytest.mark.long
+def test_muon_on_a_mesh_is_that_of_one_device():
+    split, whole = (run(sizes, name="muon")[:2] for sizes in ((2, 2, 2), (1, 1, 1)))
+    states.assert_close_runs((split[0], split[1].params), (whole[0], whole[1].params))
 
 
 @pytest.mark.long

@@ -71,7 +71,7 @@ def test_a_run_resumes_without_the_checkpoint_of_its_teacher(run, records, train
     finally:
         moved.rename(trained)
     assert "resumed from step 2" in capsys.readouterr().out
-    assert checkpoint.verify(other / "checkpoints" / "4") == checkpoint.describe(run / "checkpoints" / "4")
+    assert checkpoint.verify(other / "checkpoints" / "4") == checkpoint.verify(run / "checkpoints" / "4")
 
 
 # Two-step fine-tuning

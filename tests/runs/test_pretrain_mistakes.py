@@ -53,7 +53,7 @@ def test_allowed_changes_go_on_with_the_new_values(pretrain, trained, tmp_path):
 @pytest.mark.parametrize(
     "changes, told",
     [
-        ({"model.num_attention_heads": 4}, "is of another model: model.num_attention_heads is 2 there and 4"),
+        ({"model.num_attention_heads": 4}, "another run: model.num_attention_heads is 2 there and 4"),
         ({"optimizer.name": "lamb"}, "is of another model or optimizer"),
     ],
 )

@@ -85,14 +85,6 @@ def test_another_run_is_refused_by_what_differs(opened, name, value, told):
     assert run_directory.read_run(opened.path) == make_run()
 
 
-def test_changes_can_be_allowed(opened):
-    opened.open_run(make_run(config__steps=7), FIELDS, allow_changes=True)
-    # Written when its checkpoint has been restored.
-    assert run_directory.read_run(opened.path)["config"]["steps"] == 1_000_000
-    opened.confirm_run()
-    assert run_directory.read_run(opened.path)["config"]["steps"] == 7
-
-
 def test_a_run_of_an_earlier_version_had_the_default_of_a_field_that_it_lacks(opened):
     earlier = make_run()
     del earlier["config"]["optimizer"]["no_decay"]

@@ -230,7 +230,7 @@ class TaggingTask(FinetuneTask):
             log(f"features of {tokens:,} tokens take {size / 2**30:.1f} GiB: computed again in each step")
             return rows
         kernel_check.ensure(objective.config, log)
-        abstract = {"encoder": sharding.abstract_replicated(objective.init, mesh)["encoder"]}
+        abstract = {"encoder": sharding.abstract_replicated(objective.init_shapes, mesh)["encoder"]}
         params, _ = convert.load_params(run.init_from, abstract, ignore=run.init_ignore, log=log)
         replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
         features = sharding.MeshFunction(jax.jit(objective.features, out_shardings=replicated), mesh)
