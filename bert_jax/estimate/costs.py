@@ -326,11 +326,12 @@ def read_schedules(folder: str) -> dict[str, int]:
 
     The compiler schedules equal instructions once. See `hardware.Slices.prepare`.
     """
-    paths = {found[1]: found[0] for found in map(_SCHEDULE.fullmatch, files.names(folder)) if found}
-    texts = {name: files.read(os.path.join(folder, path)).decode() for name, path in paths.items()}
-    return {
-        name: int(re.findall(r"total scheduled bundles:\s+(\d+)", text)[0]) for name, text in texts.items()
-    }
+    bundles = {}
+    for match in filter(None, map(_SCHEDULE.fullmatch, files.names(folder))):
+        text = files.read(os.path.join(folder, match[0])).decode()
+        if found := re.search(r"total scheduled bundles:\s+(\d+)", text):  # some of v4 have none
+            bundles[match[1]] = int(found[1])
+    return bundles
 
 
 def kernel_cycles(module: Module, chip: Chip, bundles: Mapping[str, int]) -> dict[str, float]:

@@ -33,11 +33,6 @@ def apply_rotary(x: jax.Array, angles: Angles) -> jax.Array:
     return jnp.concatenate(rotated, axis=-1).astype(x.dtype)
 
 
-def adds_biases(implementation: str) -> bool:
-    """Returns whether an implementation adds the biases and applies the rotary positions in its kernel."""
-    return implementation == "pallas"
-
-
 def prepare(
     query: jax.Array, key: jax.Array, value: jax.Array, biases: Biases | None, angles: Angles | None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -31,7 +31,7 @@ from bert_jax.kernels.tpu.residual import residual_norm
 BOUND = 0.03
 
 # Rows that models of long rows may have consist of several blocks, or segments, of each kernel.
-_ROWS, _SHORT, _LONG = 2, 384, 1152
+_ROWS, _SHORT, _LONG = 2, 512, 1152
 
 _checked: set[tuple[str, str]] = set()  # kernels and models of `ensure` in this process
 

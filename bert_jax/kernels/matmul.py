@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from bert_jax.kernels import dispatch, platform
+from bert_jax.kernels import platform
 
 _LEAST = 8  # of the largest size of a product for which XLA takes a library's kernel
 
@@ -154,15 +154,6 @@ def _in_form(operands, names, output, dtype):
     if places != tuple(range(result.ndim)):
         result = materialize(result).transpose(places)
     return result.astype(dtype)
-
-
-def compute_dtype(name: str) -> jnp.dtype:
-    """Returns the dtype of matrix products that a name means on the platform being traced for.
-
-    Args:
-        name: "auto", "float32" or "bfloat16".
-    """
-    return jnp.dtype(dispatch.resolve_dtype(name, platform.target()))
 
 
 def sum_rows(x: jax.Array) -> jax.Array:

@@ -10,12 +10,8 @@ from pathlib import Path
 
 import flax.linen as nn
 import jax
-from etils import epy
 
 from bert_jax.kernels.dispatch import Target
-
-with epy.lazy_imports():  # programs for other platforms do not wait for this import
-    from jax.experimental.pallas import tpu as pltpu
 
 
 def target_platform() -> str:
@@ -82,21 +78,6 @@ def multiplies_bfloat16() -> bool:
     if limit and not limit[1].upper().startswith(("AMX", "AVX512_BF16")):
         return False
     return not _UNITS.isdisjoint(processor_fields().get("flags", "").split())
-
-
-# Of TPU v4 and older, the smallest.
-SMALL_VECTOR_MEMORY = 16 * 2**20
-
-
-def vector_memory() -> int:
-    """Returns the bytes of the vector memory of the TPU that is being traced for; see `target_platform`.
-
-    For other devices, and for a TPU that jax does not know, it is `SMALL_VECTOR_MEMORY`.
-    """
-    try:
-        return pltpu.get_tpu_info().vmem_capacity_bytes
-    except ValueError:
-        return SMALL_VECTOR_MEMORY
 
 
 def interprets_kernels() -> bool:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.kernels import dispatch, platform
-from bert_jax.kernels.attention import adds_biases, attention, prepare
+from bert_jax.kernels.attention import attention, prepare
 from bert_jax.models import intermediates, positions
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.embeddings import Embeddings
@@ -125,7 +125,7 @@ class EncoderLayer(Module):
         drop = self.dropout(config.attention_probs_dropout_prob, deterministic)
         slopes = self.scheme.slopes()
         implementation = self._implementation(x.shape[1], drop.rate)
-        separate_bias = adds_biases(implementation) and config.attention_bias
+        separate_bias = implementation == "pallas" and config.attention_bias  # that kernel adds biases itself
         projected = [dense(x, separate_bias) for dense in (self.query, self.key, self.value)]
         biases = None
         if separate_bias:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from bert_jax.kernels import dispatch, platform
 from bert_jax.kernels.dropout import dropout
 from bert_jax.kernels.layer_norm import layer_norm, rms_norm
-from bert_jax.kernels.matmul import compute_dtype, dense, dense_halves, pack, unpack
+from bert_jax.kernels.matmul import dense, dense_halves, pack, unpack
 from bert_jax.kernels.tpu.residual import residual_norm
 from bert_jax.models.config import EncoderConfig
 
@@ -233,8 +233,8 @@ class Module(nn.Module):
 
     @property
     def dtype(self) -> jnp.dtype:
-        """Returns the dtype of computations."""
-        return compute_dtype(self.config.execution.dtype)
+        """Returns the dtype of computations on the platform that is being traced for."""
+        return jnp.dtype(dispatch.resolve_dtype(self.config.execution.dtype, platform.target()))
 
     def dense(
         self,

@@ -1,15 +1,15 @@
 """Attention as Pallas kernels for TPU, in the layout of the projections.
 
 Flash kernels are made for sequences that do not fit into vector memory, and need [B, N, L, D] with D padded
-to 128 lanes, which costs more in copies around the kernel than the kernel itself. A row of BERT does fit
-(`whole_rows`), and so does a segment of a row whose tokens attend to their neighbors alone (`local_rows`);
-long rows whose tokens attend to all others need a flash kernel (`long_rows`), here without the copies. No
-[L, L] array leaves the chip, and the backward pass computes the probabilities again from the three inputs and
-one number for each query, the binary logarithm of the softmax's denominator (`blocks.results`). The biases of
-the inputs are added here, so that their gradients, which are sums over all tokens, are computed together with
-the gradients of the inputs: separately they would be three more passes over HBM. Queries and keys are rotated
-here, too, for which operations on [B, L, N, D] would take longer than the kernel. Dropout of the
-probabilities is bitwise equal to `dropout`: the mask is hashed from the element's position in both passes.
+to 128 lanes, which costs more in copies around the kernel than the kernel itself. A row of BERT does fit, and
+so does a segment of a row whose tokens attend to their neighbors alone (`local_rows`); long rows whose tokens
+attend to all others need a flash kernel (`long_rows`), here without the copies. No [L, L] array leaves the
+chip, and the backward pass computes the probabilities again from the three inputs and one number for each
+query, the binary logarithm of the softmax's denominator (`blocks.results`). The biases of the inputs are
+added here, so that their gradients, which are sums over all tokens, are computed together with the gradients
+of the inputs: separately they would be three more passes over HBM. Queries and keys are rotated here, too,
+for which operations on [B, L, N, D] would take longer than the kernel. Dropout of the probabilities is
+bitwise equal to `dropout`: the mask is hashed from the element's position in both passes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import jax.numpy as jnp
 
 from bert_jax.kernels import dispatch, platform
 from bert_jax.kernels.dropout import kernel_seeds
-from bert_jax.kernels.tpu import local_rows, long_rows, whole_rows
+from bert_jax.kernels.tpu import local_rows, long_rows
 from bert_jax.kernels.tpu.blocks import AttentionOptions
 
 
@@ -65,11 +65,9 @@ def _lane_tables(angles):
 
 
 def _kernels(options, length):
-    if options.window:
-        return local_rows
     # The logits of more than four heads of the longest such row do not fit into v4's vector memory.
     fits = options.heads * length**2 <= 4 * dispatch.LONGEST_WHOLE_ROW**2
-    return whole_rows if length <= dispatch.LONGEST_WHOLE_ROW and fits else long_rows
+    return local_rows if options.window or (length <= dispatch.LONGEST_WHOLE_ROW and fits) else long_rows
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -22,8 +22,7 @@ import jax
 import jax.numpy as jnp
 from etils import epy
 
-from bert_jax.kernels import platform
-from bert_jax.kernels.dispatch import LANES, LONGEST_WHOLE_ROW
+from bert_jax.kernels.dispatch import LANES
 from bert_jax.kernels.dropout import column_hash, keep, row_hash
 from bert_jax.kernels.matmul import dot
 from bert_jax.kernels.xla_attention import MASKED
@@ -319,12 +318,12 @@ def widened(x: jax.Array, columns: int) -> jax.Array:
     return jnp.concatenate([x] * (columns // LANES), axis=1)
 
 
-_LARGEST_STEP = 1024  # tokens
-
-
 def has_room() -> bool:
-    """Returns whether the TPU that is being traced for has more vector memory than v4."""
-    return platform.vector_memory() > platform.SMALL_VECTOR_MEMORY
+    """Returns whether the TPU that is being traced for has more vector memory than v4, 16 MiB."""
+    try:
+        return pltpu.get_tpu_info().vmem_capacity_bytes > 16 * 2**20
+    except ValueError:  # another device, or a TPU that jax does not know
+        return False
 
 
 def memory_limit(mebibytes: int) -> int | None:
@@ -333,19 +332,6 @@ def memory_limit(mebibytes: int) -> int | None:
     The program around a kernel cannot use these bytes meanwhile.
     """
     return mebibytes * 2**20 if has_room() else None
-
-
-def rows_a_step(batch: int, length: int, heads: int) -> int:
-    """Returns the number of rows that a step of the grid computes, a divisor of `batch`.
-
-    Short rows are grouped, because the overhead of a step would otherwise exceed its work. v4's vector memory
-    has room for the logits of two heads of the longest row that is computed whole.
-    """
-    logits = (4 if has_room() else 2) * LONGEST_WHOLE_ROW**2
-    rows = max(1, min(_LARGEST_STEP // length, logits // (heads * length**2)))
-    while batch % rows:
-        rows -= 1
-    return rows
 
 
 def cost(

@@ -1,11 +1,11 @@
-"""The Pallas kernel of local attention, where a token attends to the tokens at most a window away.
+"""The Pallas kernel of attention in short rows, and of local attention.
 
-A row that does not fit into vector memory is computed in segments. The tokens at the ends of a segment also
-attend to tokens of its neighbors, which are read a second time: its halos. A step of the grid
-computes a segment, or some short rows, in blocks of queries, each with the keys that a query of it may attend
-to. Keys and values of the segment and its halos are prepared in vector memory first. In the backward pass the
-segments of a row come one after another, and a step writes the gradients of keys and values of the segment
-before, which then are complete.
+In local attention a token attends to the tokens at most a window away. A row that does not fit into vector
+memory is computed in segments. The tokens at the ends of a segment also attend to tokens of its neighbors,
+which are read a second time: its halos. A step of the grid computes a segment, or some short rows, in blocks
+of queries, each with the keys that a query of it may attend to. Keys and values of the segment and its halos
+are prepared in vector memory first. In the backward pass the segments of a row come one after another, and a
+step writes the gradients of keys and values of the segment before, which then are complete.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 from etils import epy
 
-from bert_jax.kernels.dispatch import LANES, LONGEST_SEGMENT
+from bert_jax.kernels.dispatch import LANES, LONGEST_SEGMENT, LONGEST_WHOLE_ROW
 from bert_jax.kernels.tpu import blocks
-from bert_jax.kernels.tpu.blocks import in_rows
+from bert_jax.kernels.tpu.blocks import in_rows, widened
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
     from jax.experimental import pallas as pl
@@ -30,11 +30,12 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
 # Keys that the blocks of queries which are begun together have, for two heads; and for more heads on TPU v4,
 # whose vector memory has no room for as many.
 _KEYS_TOGETHER, _FEWER_TOGETHER = 2048, 1024
-# Queries of a block, and tokens that its first key is a multiple of.
-_BLOCK, _ALIGNED = 128, 64
+# Queries of a block, of rows without a window, too; and tokens that its first key is a multiple of.
+_BLOCK, _LARGE_BLOCK, _ALIGNED = 128, 256, 64
 # Tokens of the longest of several segments of a row: halos, float32 and the gradients of the segment before
 # need a part of TPU v4's vector memory.
 _LONGEST_OF_SEVERAL = 512
+_LARGEST_STEP = 1024  # tokens of the rows of a step
 # Id of the places before and after a row.
 _NOWHERE = -1
 
@@ -48,6 +49,7 @@ class Segments:
         count: segments of a row.
         halo: tokens before a segment and after it that its tokens may attend to, rounded up to what divides
             `size`; 0 if the row has one segment.
+        block: queries of a block.
         reach: tokens before and after a block of queries that they may attend to, rounded up to a multiple
             of 64.
     """
@@ -56,6 +58,7 @@ class Segments:
     count: int
     halo: int
     reach: int
+    block: int
 
     @property
     def extended(self) -> int:
@@ -65,7 +68,7 @@ class Segments:
     @property
     def span(self) -> int:
         """Returns the number of keys that a block of queries is multiplied by."""
-        return min(self.extended, _BLOCK + 2 * self.reach)
+        return min(self.extended, self.block + 2 * self.reach)
 
 
 def divide(length: int, window: int) -> Segments:
@@ -73,15 +76,17 @@ def divide(length: int, window: int) -> Segments:
 
     Args:
         length: tokens of the row, a multiple of 128.
-        window: a token attends to the tokens at most this far to each side, as `dispatch` allows it.
+        window: a token attends to the tokens at most this far to each side, as `dispatch` allows it; the
+            length of a row whose tokens attend to all.
     """
     reach = -(-window // _ALIGNED) * _ALIGNED
     longest = LONGEST_SEGMENT if length <= LONGEST_SEGMENT else _LONGEST_OF_SEVERAL
     size = next(size for size in range(longest, 0, -_BLOCK) if not length % size)
     if size == length:
-        return Segments(size, 1, 0, reach)
+        is_large = window == length and not length % _LARGE_BLOCK
+        return Segments(size, 1, 0, reach, _LARGE_BLOCK if is_large else _BLOCK)
     halo = next(halo for halo in range(reach, size + 1, _ALIGNED) if not size % halo)
-    return Segments(size, length // size, halo, reach)
+    return Segments(size, length // size, halo, reach, _BLOCK)
 
 
 def forward(options: blocks.AttentionOptions, arrays, biases, by_row) -> tuple[jax.Array, tuple[jax.Array]]:
@@ -143,8 +148,12 @@ def _call(options, arrays, biases, by_row, statistics=None):
     seeds, sequence_ids, tables, slopes = by_row
     slopes_specs, slopes = blocks.slopes_inputs(slopes)
     batch, length, width = arrays[0].shape
-    parts = divide(length, options.window)
-    rows = blocks.rows_a_step(batch, length, options.heads)
+    parts = divide(length, options.window or length)
+    # Short rows are grouped, because the overhead of a step would otherwise exceed its work. v4's vector
+    # memory has room for the logits of two heads of the longest row that is computed whole.
+    logits = (4 if blocks.has_room() else 2) * LONGEST_WHOLE_ROW**2
+    most = max(1, min(_LARGEST_STEP // length, logits // (options.heads * length**2)))
+    rows = next(rows for rows in range(most, 0, -1) if not batch % rows)
     grid = _Grid(rows, parts)
     is_backward = statistics is not None
     lag = int(is_backward and parts.count > 1)
@@ -176,9 +185,9 @@ def _call(options, arrays, biases, by_row, statistics=None):
         ),
         out_shape=blocks.result_shapes(options, query, batch // rows if is_backward else None),
         scratch_shapes=[
-            *[pltpu.VMEM((parts.extended, LANES), query.dtype)] * 2,
-            pltpu.VMEM((parts.extended, LANES), jnp.int32),
-            *[pltpu.VMEM((parts.extended, LANES), jnp.float32)] * (2 * is_backward),
+            *[pltpu.VMEM((rows, parts.extended, LANES), query.dtype)] * 2,
+            pltpu.VMEM((rows, parts.extended, parts.block), jnp.int32),
+            *[pltpu.VMEM((rows, parts.extended, LANES), jnp.float32)] * (2 * is_backward),
             *[pltpu.VMEM((parts.size + parts.halo, LANES), jnp.float32)] * (2 * lag),
         ],
         compiler_params=pltpu.CompilerParams(
@@ -214,7 +223,7 @@ def _with_halos(x, parts, fill):
 class _Step:
     """What a step of the grid computes, as references.
 
-    `prepared` are keys, values and the ids of keys, of the segment of one row with its halos. Ids are the
+    `prepared` are keys, values and the ids of keys, of the segments of the rows with their halos. Ids are the
     same in all lanes, as they are compared with those of queries. `before` is the number of tokens in front
     of the segment.
     """
@@ -233,7 +242,7 @@ class _Step:
         """Prepares the keys, which are rotated, and the values of a row."""
         parts = self.parts
         *kept, ids = self.prepared
-        ids[...] = in_rows(key_ids[row, 0])
+        ids[row] = widened(in_rows(key_ids[row, 0]), parts.block)
         places = (0,) if len(sources) == 2 else (parts.halo, 0, parts.halo + parts.size)
         for number, array in enumerate(sources):
             of_value, part = divmod(number, len(places))
@@ -241,7 +250,7 @@ class _Step:
             x = blocks.biased(array[row], self.biases[of_value + 1 : of_value + 2])
             if not of_value:
                 x = blocks.rotated(self.options, x, [table[row, 0, tokens] for table in self.tables])
-            kept[of_value][tokens] = x.astype(array.dtype)
+            kept[of_value][row, tokens] = x.astype(array.dtype)
 
     def read(self, row, seeds, queries):
         """Returns the keys of a block of queries, as places in the extended segment.
@@ -253,7 +262,7 @@ class _Step:
         keys = pl.ds(pl.multiple_of(first, _ALIGNED), parts.span)
         q = blocks.biased(self.query[row, queries], self.biases[0:1])
         q = blocks.scaled(options, self.rotated(q, row, queries)).astype(self.query.dtype)
-        k, v, key_ids = (kept[keys] for kept in self.prepared)
+        k, v, key_ids = (kept[row, keys] for kept in self.prepared)
         of_queries = pl.ds(self.before + queries.start, queries.size)
         of_keys = pl.ds(self.before - parts.halo + keys.start, keys.size)
         ids = self.query_ids[row, 0, :, queries], key_ids
@@ -273,16 +282,17 @@ def _forward(options, parts, table_count, seeds, query_ids, key_ids, biases, *ar
     out, statistics, *prepared = arrays
     before = pl.program_id(2) * parts.size
     step = _Step(options, parts, slopes, tables, biases, query, query_ids, prepared, before)
-    for row, of_row in enumerate(blocks.seeds_of(options, seeds)):
+    of_rows = blocks.seeds_of(options, seeds)
+    for row in range(len(of_rows)):
         step.prepare(row, key_ids, sources)
 
-        def attend(queries, row=row, of_row=of_row):
-            _, inputs = step.read(row, of_row, queries)
-            out[row, queries], results = yield from blocks.attend(options, *inputs)
-            for head, each in enumerate(results):
-                statistics[row, 0, head : head + 1, queries] = each
+    def attend(row, queries):
+        _, inputs = step.read(row, of_rows[row], queries)
+        out[row, queries], results = yield from blocks.attend(options, *inputs)
+        for head, each in enumerate(results):
+            statistics[row, 0, head : head + 1, queries] = each
 
-        _for_each_block(options, parts, attend)
+    _for_each_block(options, parts, len(of_rows), attend)
 
 
 def _backward(options, parts, table_count, seeds, query_ids, key_ids, biases, *arrays):
@@ -293,6 +303,7 @@ def _backward(options, parts, table_count, seeds, query_ids, key_ids, biases, *a
     d_query, d_key, d_value, sums, *prepared = arrays[:7]
     # Gradients from the queries of this segment; and those until now of the segment before and its halo.
     totals, kept = arrays[7:9], arrays[9:]
+    of_rows = blocks.seeds_of(options, seeds)
     number, size, halo = pl.program_id(2), parts.size, parts.halo
     step = _Step(options, parts, slopes, tables, biases, query, query_ids, prepared, number * size)
 
@@ -304,14 +315,14 @@ def _backward(options, parts, table_count, seeds, query_ids, key_ids, biases, *a
     def add_to_sum(place, x):
         sums[0, place : place + 1] += jnp.sum(x, axis=0, keepdims=True)
 
-    def differentiate(row, of_row, queries):
-        keys, (q, k, v, mask, drop) = step.read(row, of_row, queries)
+    def differentiate(row, queries):
+        keys, (q, k, v, mask, drop) = step.read(row, of_rows[row], queries)
 
         def statistics_of(head):
             return statistics[row, 0, head : head + 1, queries]
 
         def add(head, place, x):
-            totals[place][keys] += x
+            totals[place][row, keys] += x
 
         x = yield from blocks.differentiate(
             options, q, k, v, gradient[row, queries], statistics_of, mask, drop, add
@@ -319,16 +330,6 @@ def _backward(options, parts, table_count, seeds, query_ids, key_ids, biases, *a
         x = step.rotated(x, row, queries, back=True)
         d_query[row, queries] = x.astype(d_query.dtype)
         add_to_sum(0, x)
-
-    def compute(row, of_row):
-        step.prepare(row, key_ids, sources)
-        for total in totals:
-            total[...] = jnp.zeros(total.shape, jnp.float32)
-        _for_each_block(options, parts, functools.partial(differentiate, row, of_row))
-        x = totals[0][...] * options.key_scale
-        x = blocks.rotated(options, x, [table[row, 0] for table in tables], back=True)
-        write(row, 0, d_key, x)
-        write(row, 1, d_value, totals[1][...] * options.value_scale)
 
     def write(row, place, out, x):
         add_to_sum(place + 1, x)
@@ -341,8 +342,19 @@ def _backward(options, parts, table_count, seeds, query_ids, key_ids, biases, *a
         last[:halo] = last[size:] + x[halo : 2 * halo]
         last[halo:] = x[2 * halo :]
 
-    for row, of_row in enumerate(blocks.seeds_of(options, seeds)):
-        pl.when(number < parts.count)(functools.partial(compute, row, of_row))
+    @pl.when(number < parts.count)
+    def _():
+        for row in range(len(of_rows)):
+            step.prepare(row, key_ids, sources)
+        for total in totals:
+            total[...] = jnp.zeros(total.shape, jnp.float32)
+        _for_each_block(options, parts, len(of_rows), differentiate)
+        for row in range(len(of_rows)):
+            x = totals[0][row] * options.key_scale
+            x = blocks.rotated(options, x, [table[row, 0] for table in tables], back=True)
+            write(row, 0, d_key, x)
+            write(row, 1, d_value, totals[1][row] * options.value_scale)
+
     if kept:
 
         @pl.when(number == parts.count)
@@ -351,22 +363,29 @@ def _backward(options, parts, table_count, seeds, query_ids, key_ids, biases, *a
                 out[0] = last[:size].astype(out.dtype)
 
 
-def _for_each_block(options, parts, work):
-    """Runs work(queries) for the blocks of 128 queries of a segment, some of which are begun together.
+def _for_each_block(options, parts, rows, work):
+    """Runs work(row, queries) for the blocks of queries of the segments, some of which are begun together.
 
-    The more, the better the units of the chip are used.
+    The more, the better the units of the chip are used. Several rows have few blocks, which need no loop.
     """
     most = _KEYS_TOGETHER if options.heads <= 2 or blocks.has_room() else _FEWER_TOGETHER
-    together = max(1, 2 * most // (max(2, options.heads) * parts.span))
-    count = parts.size // _BLOCK
+    together = max(1, 2 * most * _BLOCK // (max(2, options.heads) * parts.span * parts.block))
+    of_row = parts.size // parts.block
+    count = rows * of_row
     together = next(number for number in range(together, 0, -1) if not count % number)
 
-    def some(number, _):
-        first = number * together
-        begun = [work(pl.ds(pl.multiple_of((first + i) * _BLOCK, _BLOCK), _BLOCK)) for i in range(together)]
+    def some(number, _=None):
+        begun = []
+        for place in (number * together + i for i in range(together)):
+            row, block = divmod(place, of_row) if rows > 1 else (0, place)
+            begun.append(work(row, pl.ds(pl.multiple_of(block * parts.block, _BLOCK), parts.block)))
         for each in begun:
             next(each)
         for each in begun:
             next(each, None)
 
-    jax.lax.fori_loop(0, count // together, some, None)
+    if rows > 1:
+        for number in range(count // together):
+            some(number)
+    else:
+        jax.lax.fori_loop(0, count // together, some, None)
