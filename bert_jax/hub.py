@@ -1,4 +1,4 @@
-"""Names of models on the Hugging Face hub: downloads them into the hub's own cache.
+"""Names of models and data sets on the Hugging Face hub: downloads them into the hub's own cache.
 
 HF_HOME, HF_TOKEN, HF_HUB_OFFLINE and HF_ENDPOINT work as in huggingface_hub.
 """
@@ -8,7 +8,10 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from etils import epy
 
@@ -98,7 +101,84 @@ _DATA_NAME = re.compile(
 # The branch in which the hub keeps a Parquet copy of data sets that are programs, such as conll2003.
 _PARQUET_BRANCH = "refs/convert/parquet"
 # The names that data sets give to a split.
-_SPLITS = {"dev": ("validation", "dev", "val", "valid", "validation_matched")}
+_SPLITS = {"dev": ("validation", "dev", "val", "valid")}
+
+
+class DataSet(NamedTuple):
+    """A data set that has a short name.
+
+    Attributes:
+        source: its name on the hub.
+        task: the fine-tuning task that it is for; "" for a corpus.
+        columns: {field of `config.data`: column} of its files.
+        rows: the number of training and evaluation rows; of a corpus, the documents in millions.
+        license: the license; "" where its card has none.
+        splits: {split: its name there}, if it is another one.
+    """
+
+    source: str
+    task: str
+    columns: Mapping[str, str] = MappingProxyType({})
+    rows: str = ""
+    license: str = ""
+    splits: Mapping[str, str] = MappingProxyType({})
+
+
+_GLUE = {
+    "cola": "8,551 + 1,043", "sst2": "67,349 + 872", "mrpc": "3,668 + 408", "stsb": "5,749 + 1,500",
+    "qqp": "363,846 + 40,430", "mnli": "392,702 + 9,815", "qnli": "104,743 + 5,463", "rte": "2,490 + 277",
+    "wnli": "635 + 71",
+}  # fmt: skip
+_CC_BY_SA = "CC BY-SA 4.0"
+DATA_SETS: Mapping[str, DataSet] = {
+    **{name: DataSet("hf:nyu-mll/glue", name, {}, rows) for name, rows in _GLUE.items()},
+    "squad": DataSet("hf:rajpurkar/squad", "squad", {}, "87,599 + 10,570", _CC_BY_SA),
+    "squad2": DataSet("hf:rajpurkar/squad_v2", "squad2", {}, "130,319 + 11,873", _CC_BY_SA),
+    "swag": DataSet(
+        "hf:allenai/swag:regular",
+        "swag",
+        {
+            "text_a": "sent1",
+            "text_b": "sent2",
+            "label": "label",
+            "choices": "ending0,ending1,ending2,ending3",
+        },
+        "73,546 + 20,006",
+    ),
+    "conll2003": DataSet(
+        "hf:eriktks/conll2003",
+        "conll",
+        {"text_a": "tokens", "label": "ner_tags", "id": "id"},
+        "14,041 + 3,250",
+        "for research (Reuters)",
+    ),
+    "imdb": DataSet(
+        "hf:stanfordnlp/imdb",
+        "classification",
+        {"text_a": "text", "label": "label"},
+        "25,000 + 25,000",
+        splits={"dev": "test"},
+    ),
+    "xnli_en": DataSet(
+        "hf:facebook/xnli:en",
+        "classification",
+        {"text_a": "premise", "text_b": "hypothesis", "label": "label"},
+        "392,702 + 2,490",
+        "CC BY-NC 4.0",
+    ),
+    "wikipedia": DataSet("hf:wikimedia/wikipedia:20231101.en", "", {}, "6.4", "CC BY-SA 3.0"),
+    "bookcorpus": DataSet("hf:bookcorpus/bookcorpus", "", {}, "74.0"),
+}
+_BY_SOURCE = {each.source: each for each in DATA_SETS.values() if each.task not in _GLUE}
+
+
+def data_set(name: str) -> DataSet | None:
+    """Returns the data set that a short name or a source of `DATA_SETS` stands for; None for others.
+
+    A file or a folder of the same name is preferred.
+    """
+    found = DATA_SETS.get(name)
+    return found if found and not files.exists(name) else _BY_SOURCE.get(name)
 
 
 def data_files(name: str, split: str) -> list[str]:
@@ -115,6 +195,8 @@ def data_files(name: str, split: str) -> list[str]:
     matched = _DATA_NAME.fullmatch(name)
     if not matched:
         raise UserError(f"{name}: expected hf:ORG/NAME or hf:ORG/NAME:CONFIG")
+    known_set = _BY_SOURCE.get(name.partition("@")[0])
+    split = known_set.splits.get(split, split) if known_set else split
     splits = _SPLITS.get(split, (split,))
     patterns = _patterns(name, matched["name"], matched["config"] or "", matched["revision"])
     known = [each for each in splits if each in patterns]

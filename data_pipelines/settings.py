@@ -34,7 +34,7 @@ class CorpusOptions:
     input: tuple[str, ...] = flag(
         REQUIRED,
         "Text files: a path, a glob or a URL such as gs://bucket/*; tfds:NAME is a data set in "
-        "$TFDS_DATA_DIR, hf:ORG/NAME one on the Hugging Face hub. "
+        "$TFDS_DATA_DIR, hf:ORG/NAME one on the Hugging Face hub, as are wikipedia and bookcorpus. "
         "May be repeated; commas separate several, unless a file has the comma in its name.",
         required="'DIR/*', the text to read",
     )

@@ -1,6 +1,5 @@
 """Models by their names on the hub, downloaded from a local server that speaks the hub's API."""
 
-import functools
 import os
 import subprocess
 import sys
@@ -133,11 +132,7 @@ def data_server(tmp_path):
 
 @pytest.fixture
 def from_server(data_server, tmp_path, monkeypatch):
-    download = hub.huggingface_hub.snapshot_download
-    options = {"endpoint": data_server.url, "cache_dir": tmp_path / "cache"}
-    monkeypatch.setattr(hub.huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(hub.huggingface_hub, "snapshot_download", functools.partial(download, **options))
-    hub._snapshot_folder.cache_clear()
+    hub_server.use(data_server, tmp_path / "cache", monkeypatch)
     yield data_server
     hub._snapshot_folder.cache_clear()
 

@@ -1,4 +1,4 @@
-"""List the config files that came with bert-jax, or print one to start your own from.
+"""List the config files and the names of data sets, or print a config to start your own from.
 
     bert-jax configs
     bert-jax configs pretrain/tiny
@@ -19,6 +19,7 @@ from typing import Any
 from absl import flags as absl_flags
 from etils import epy
 
+from bert_jax import hub
 from bert_jax.errors import UserError
 from bert_jax.settings import config_fields, config_files
 from bert_jax.settings.flags import Define
@@ -48,6 +49,11 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
         names = config_files.names()
         width = max(map(len, names))
         print("\n".join(f"{name:<{width}}  {config_files.summary(name)}" for name in names))
+        print("\nData sets by name, for --config.data.train, and corpora, for --input of vocab and data:\n")
+        for name, found in hub.DATA_SETS.items():
+            rows = f"{found.rows} rows" if found.task else f"{found.rows} million documents"
+            license = found.license or "license: see its card"
+            print(f"{name:<{width}}  {found.task or 'corpus'}, {found.source}, {rows}, {license}")
         return
     if flags.fields:
         print(describe_fields(config_files.load(args[0])))

@@ -153,6 +153,8 @@ class Table:
             except UnicodeDecodeError:
                 return value
         names = self._classes.get(column)
+        if names and isinstance(value, list):
+            return [self._named(column, each) for each in value]
         if names and isinstance(value, int) and 0 <= value < len(names):
             return names[value]
         return value
@@ -199,10 +201,12 @@ def _class_names(schema: Any) -> Mapping[str, list[str]]:
     """Returns {column: names of its classes}, of columns that a data set of Hugging Face calls ClassLabel."""
     try:
         features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
+        # A list of classes, as of tags, has their feature inside.
+        kinds = {name: kind.get("feature", kind) for name, kind in features.items() if isinstance(kind, dict)}
         return {
             name: [str(one) for one in kind["names"]]
-            for name, kind in features.items()
-            if isinstance(kind, dict) and kind.get("_type") == "ClassLabel"
+            for name, kind in kinds.items()
+            if kind.get("_type") == "ClassLabel"
         }
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}

@@ -33,7 +33,13 @@ from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.evaluation import TaskEvaluator
 from bert_jax.tasks.rows import assembly, batches, outputs, packing
 from bert_jax.tasks.rows.outputs import Costs
-from bert_jax.tasks.setup import from_training_file, resolve_schedule, split_file, training_objective
+from bert_jax.tasks.setup import (
+    from_training_file,
+    resolve_schedule,
+    split_file,
+    training_objective,
+    with_named_data,
+)
 from bert_jax.training import auto_accumulation, train
 from bert_jax.training.adapters import load_initial
 from bert_jax.training.evaluators import Batches, BestCheckpoint
@@ -89,6 +95,7 @@ def finetune(
 def _open(config, directory, log, explicit, command_line, memory_limit, cleanup) -> dict[str, Any]:
     """Returns the arguments of `train.fit`; `cleanup` closes the work directory. See `finetune`."""
     log = distributed.log_of_primary(log)
+    config = with_named_data(config, log)
     run_directory.check_run({"config": config.to_dict()}, fields.declared(config.task))
     config, task, training = prepare(config, directory, log, explicit)
     examples = {"train": training}

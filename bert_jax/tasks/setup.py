@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Callable, Collection
 from typing import Any
 
+import ml_collections
+
 from bert_jax import convert, hub, tokenization
 from bert_jax.convert import families
 from bert_jax.errors import UserError
@@ -63,6 +65,34 @@ def training_objective(config: FinetuneConfig, task: FinetuneTask, learned: Obje
     return adapt(frozen, config.adapter, task.objective().new_groups)
 
 
+def with_named_data(
+    config: ml_collections.ConfigDict, log: Callable[[str], None]
+) -> ml_collections.ConfigDict:
+    """Returns a configuration in which a data set with a short name has its source and its columns.
+
+    A configuration without data has the data set of its task, if there is one: finetune/glue:mrpc trains on
+    MRPC from the hub.
+    """
+    name = str(config.data.train)
+    spec = registry.get(str(config.task))
+    if not name and not config.get("data_dir"):
+        tasks = {each.task: name for name, each in hub.DATA_SETS.items() if each.task != "classification"}
+        name = tasks.get(spec.name, "")
+    found = hub.data_set(name)
+    if found is None:
+        return config
+    config = config.copy_and_resolve_references()
+    if spec.hub_columns:
+        config.data_dir, config.data.train = found.source, ""
+    else:
+        config.data.train, config.data.eval = found.source, config.data.eval or found.source
+        if not any(config.data[field] for field in ("text_a", "label")):
+            for field, column in found.columns.items():
+                config.data[field] = config.data[field] or column
+    log(f"data: {found.source} ({found.rows} rows; license: {found.license or 'see its card'})")
+    return config
+
+
 def split_file(config: FinetuneConfig, spec: TaskSpec, split: str) -> str:
     """Returns the path of a split's file; "" if the configuration has none.
 
@@ -72,6 +102,8 @@ def split_file(config: FinetuneConfig, spec: TaskSpec, split: str) -> str:
     given = {"train": config.data.train, "dev": config.data.eval}.get(split, "")
     if not given and spec.file_name and config.data_dir:
         return spec.file(config.data_dir, split)
+    if split not in ("train", "dev") and config.data.train.startswith(hub.DATA):
+        given = config.data.train
     return ",".join(hub.data_files(given, split)) if given.startswith(hub.DATA) else given
 
 

@@ -221,6 +221,8 @@ def list_inputs(globs: str | Sequence[str], exclude: str = "") -> list[str]:
 def _find(pattern: str, exclude: str) -> list[str]:
     if pattern.startswith(tfds.PREFIX):
         return [tfds.find(pattern)]
+    if (named := hub.data_set(pattern)) and not named.task:
+        pattern = named.source
     if pattern.startswith(hub.DATA):
         return hub.data_files(pattern, "train")
     try:

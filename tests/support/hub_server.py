@@ -7,6 +7,7 @@ the server by HF_ENDPOINT. Uploads are commits of `upload_folder` with files in 
 
 import base64
 import contextlib
+import functools
 import hashlib
 import http.server
 import json
@@ -14,6 +15,10 @@ import re
 import threading
 import urllib.parse
 from pathlib import Path
+
+import huggingface_hub
+
+from bert_jax import hub
 
 _API = re.compile(
     r"/api/(models|datasets)/(?P<name>[^/]+(?:/[^/]+)??)(?:/(?P<verb>revision|tree|preupload|commit)/(?P<revision>[^/?]+)(?:/.*)?)?"
@@ -181,3 +186,12 @@ def serving(root):
         hub.server.shutdown()
         hub.server.server_close()
         thread.join()
+
+
+def use(served, cache, monkeypatch):
+    """Lets this process download from a server into an empty cache."""
+    options = {"endpoint": served.url, "cache_dir": cache}
+    download = huggingface_hub.snapshot_download
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub.huggingface_hub, "snapshot_download", functools.partial(download, **options))
+    hub._snapshot_folder.cache_clear()

@@ -144,14 +144,14 @@ class TaggingConfig(TaskConfig):
 class WordLines(LineReader):
     """Reads sentences from a stream: lists of words in JSON, or plain text with spaces between the words."""
 
-    own_names = {"text_a": WORDS, "text_b": "", "id": "id"}  # noqa: RUF012
+    own_names = {"text_a": WORDS[0], "text_b": "", "id": "id"}  # noqa: RUF012
     expected = "the words of a sentence with spaces between"  # type: ignore[assignment]
 
     def from_text(self, text: str) -> dict[str, Any]:
         return self.from_object({self.columns[0]: list(filter(None, re.split("[ \t]+", text)))})
 
     def value(self, row: Mapping[str, Any], field: str, key: str) -> list[str]:
-        if not (words := words_of(row, key)):
+        if not (words := words_of(row, [key])):
             raise Malformed(f"{key!r} has no words")
         return words
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,8 @@ from bert_jax.tasks.table import (
 from bert_jax.tokenization import Tokenizer
 
 DOCUMENT_START = "-DOCSTART-"
-WORDS, TAGS, DOCUMENT = "words", "tags", "document"  # default columns of a sentence
+# The default columns of a sentence, ours and those of data sets on the Hugging Face hub.
+WORDS, TAGS, DOCUMENT = ("words", "tokens"), ("tags", "ner_tags", "pos_tags"), "document"
 _FORMATS = {**FORMATS, ".tsv": "conll", ".csv": "", "": "conll"}
 
 
@@ -72,9 +73,9 @@ def read_sentences(
     Args:
         path: the path of a file; text is in UTF-8, possibly compressed (.gz, .bz2, .xz, .zst).
         word: the column of the words. In CoNLL files this is a number from 0, or from the end as -1, and the
-            first column if empty. Elsewhere it is a name, and "words" if empty. The column "document", if
+            first column if empty. Elsewhere it is a name, one of `WORDS` if empty. The column "document", if
             present, identifies the document of a sentence.
-        tag: the column of the tags, as `word`; if empty, the last column, or "tags".
+        tag: the column of the tags, as `word`; if empty, the last column, or one of `TAGS`.
         id: the column of the ids; not in CoNLL files.
         format: "conll", "jsonl", or "auto" to use the suffix; any other than those of tables is CoNLL.
         tagged: whether tags are read, in which case every word must have one.
@@ -89,7 +90,8 @@ def read_sentences(
     if kind == "conll" and id:
         raise UserError(f"{path}: the column {id!r} for the id; CoNLL columns have none")
     rows = _conll(path, word, tag, tagged) if kind == "conll" else records(path, kind)
-    names = (WORDS, TAGS) if kind == "conll" else (word or WORDS, tag or TAGS)
+    columns = ("", "") if kind == "conll" else (word, tag)
+    names = [[each] if each else known for each, known in zip(columns, (WORDS, TAGS), strict=True)]
     out = TaggedSentences(path)
     previous: Any = None
 
@@ -129,7 +131,7 @@ def _conll(path: str, word: str, tag: str, tagged: bool) -> Iterator[tuple[int, 
             if problem:
                 yield first, problem
             elif sentence:
-                columns = zip((WORDS, TAGS), map(list, zip(*sentence, strict=True)), strict=False)
+                columns = zip((WORDS[0], TAGS[0]), map(list, zip(*sentence, strict=True)), strict=False)
                 yield first, {**dict(columns), DOCUMENT: document}
             if fields:
                 document = (document or 0) + 1
@@ -144,9 +146,9 @@ def _conll(path: str, word: str, tag: str, tagged: bool) -> Iterator[tuple[int, 
         sentence.append(values)
 
 
-def words_of(row: Mapping[str, Any], key: str) -> list[str]:
-    """Returns the list of strings under a key of a JSON object. Raises Malformed if there is none."""
-    values = row[find_key(row, [key])]
+def words_of(row: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
+    """Returns the list of strings under the first of some keys. Raises Malformed if there is none."""
+    values = row[key := find_key(row, keys)]
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise Malformed(f"{key!r}: expected a list of strings; tags are names of classes, not their numbers")
     return [encodable(value) for value in values]
