@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import tokenizers
+from etils import epy
 from safetensors.numpy import save_file
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
@@ -24,6 +25,9 @@ from bert_jax.errors import UserError
 from bert_jax.io import atomic, files
 from bert_jax.tokenization import byte_bpe, sentence_piece, templates
 from bert_jax.tokenization.huggingface import ADDED_FLAGS, CONFIG
+
+with epy.lazy_imports():
+    import huggingface_hub
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 DEFAULT_SHARD_BYTES = 5_000_000_000
@@ -106,24 +110,18 @@ def _config(model: Model) -> dict[str, Any]:
 
 
 def _write_weights(tensors: Mapping[str, np.ndarray], folder: str, limit: int) -> None:
-    shards: list[dict[str, np.ndarray]] = [{}]
-    size = 0
-    for name, tensor in tensors.items():
-        if shards[-1] and size + tensor.nbytes > limit:
-            shards.append({})
-            size = 0
-        shards[-1][name] = np.ascontiguousarray(tensor)
-        size += tensor.nbytes
-    if len(shards) == 1:
-        _save(shards[0], os.path.join(folder, WEIGHTS))
-        return
-    weight_map: dict[str, str] = {}
-    for number, shard in enumerate(shards, 1):
-        name = f"model-{number:05}-of-{len(shards):05}.safetensors"
-        _save(shard, os.path.join(folder, name))
-        weight_map |= dict.fromkeys(shard, name)
-    total = sum(tensor.nbytes for tensor in tensors.values())
-    sentences.write_json(folder, INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+    split = huggingface_hub.split_state_dict_into_shards_factory(
+        dict(tensors),
+        get_storage_size=lambda tensor: tensor.nbytes,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=limit,
+    )
+    for file, names in split.filename_to_tensors.items():
+        shard = {name: np.ascontiguousarray(tensors[name]) for name in names}
+        _save(shard, os.path.join(folder, file))
+    if split.is_sharded:
+        content = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        sentences.write_json(folder, INDEX, content)
 
 
 def _save(tensors: dict[str, np.ndarray], path: str) -> None:
