@@ -48,8 +48,6 @@ MODERNBERT = SMALL | {
     "local_attention": 16,
     **dict.fromkeys((f"{name}_token_id" for name in ("pad", "cls", "sep", "bos", "eos")), 0),
 }
-LOCAL, GLOBAL = "sliding_attention", "full_attention"
-PATTERN = [LOCAL, GLOBAL, GLOBAL, LOCAL, LOCAL, GLOBAL]
 # {case: (class, fields)}; of ELECTRA also the fields of the generator.
 CASES = {
     "bert": ("BertForPreTraining", SMALL),
@@ -65,19 +63,10 @@ CASES = {
         "AlbertForPreTraining",
         SMALL | {"embedding_size": 48, "num_hidden_layers": 7, "num_hidden_groups": 3},
     ),
-    "albert, two layers a group": (
-        "AlbertForPreTraining",
-        SMALL | {"embedding_size": 48, "num_hidden_layers": 2, "inner_group_num": 2},
-    ),
-    "albert, E = H": ("AlbertForPreTraining", SMALL | {"embedding_size": 128}),
     "electra": ("ElectraForPreTraining", SMALL | {"embedding_size": 48}, {"hidden_size": 64}),
     "electra, E = H": ("ElectraForPreTraining", SMALL | {"embedding_size": 128}, {"hidden_size": 64}),
     "modernbert": ("ModernBertForMaskedLM", MODERNBERT | {"num_hidden_layers": 7}),
     "modernbert, a rest": ("ModernBertForMaskedLM", MODERNBERT | {"num_hidden_layers": 6}),
-    "modernbert, any order": (
-        "ModernBertForMaskedLM",
-        MODERNBERT | {"num_hidden_layers": 6, "layer_types": PATTERN},
-    ),
     "modernbert, long rows": (
         "ModernBertForMaskedLM",
         MODERNBERT | {"num_hidden_layers": 4, "local_attention": 128},
@@ -152,7 +141,6 @@ class ElectraPeer(Peer):
         ids, original = given["input_ids"].clone(), given["input_ids"].clone()
         ids[places], original[places] = samples, given["labels"][places]
         del given["labels"]
-        self.replaced = ids
         labels = (ids != original).long()
         return found.loss + 50 * self.model(**given | {"input_ids": ids, "labels": labels}).loss
 
@@ -207,13 +195,6 @@ def test_hidden_states_and_gradients(case, tmp_path, noise):
     expected = gradient_there(peer, batch, noise)
     ours = peer.to_files(gradient(peer.params))
     assert ours.keys() >= expected.keys()  # the generator's tables are the discriminator's
-    if case.startswith("electra"):
-        logits = peer.objective.generator.model.apply(
-            {"params": generator_params(peer.params)},
-            *(prepared[name] for name in (*INPUTS, "masked_positions", "cls_positions")),
-        )[0]
-        ids = np.asarray(peer.objective._replaced(logits, prepared))
-        assert np.array_equal(ids[real], peer.replaced.numpy()[real])
     beyond, worst = {}, 0.0
     for name, grad in expected.items():
         norm = np.linalg.norm(grad)
