@@ -242,7 +242,7 @@ def template_processing(
         places = template.places(which)
         return " ".join(f"{special[x][0] if x in special else f'${x}'}:{number}" for x, number in places)
 
-    used = dict(template.places("pair")).keys() & special.keys()
+    used = dict((*template.places("single"), *template.places("pair"))).keys() & special.keys()
     return processors.TemplateProcessing(
         single=spelled("single"), pair=spelled("pair"), special_tokens=[special[role] for role in used]
     )
