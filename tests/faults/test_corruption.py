@@ -4,7 +4,6 @@ Each is detected, which is an error of one line, or the data is the same bit for
 """
 
 import collections
-import json
 import random
 import shutil
 
@@ -142,15 +141,3 @@ def test_a_sample_of_corruptions(tmp_path):
     outcomes, wrong = try_all(Records(tmp_path), 60)
     assert not wrong
     assert outcomes[DETECTED] > 8
-
-
-def test_wrong_data_is_seen(tmp_path):
-    """Without the digests of the manifest, records that were swapped are not noticed."""
-    subject = Records(tmp_path)
-    manifest = json.loads((subject.sound / "manifest.json").read_text())
-    for split in manifest["splits"].values():
-        for entry in split["files"]:
-            del entry["crc32c"]
-    (subject.sound / "manifest.json").write_text(json.dumps(manifest))
-    outcomes, _ = try_all(subject, 60)
-    assert outcomes[WRONG]

@@ -113,14 +113,6 @@ def test_a_run_with_a_field_that_no_longer_exists_resumes_if_it_had_the_default(
             opened.open_run(make_run(), FIELDS)
 
 
-@pytest.mark.parametrize("suffix", [".txt", ".model"])
-def test_the_vocabulary_is_copied_and_found(opened, tmp_path, suffix):
-    (tmp_path / f"some{suffix}").write_bytes(b"words")
-    opened.copy_vocabulary(tmp_path / f"some{suffix}")
-    assert Path(run_directory.find_vocabulary(opened.path)).read_bytes() == b"words"
-    assert Path(run_directory.find_vocabulary(opened.path)).name == f"vocab{suffix}"
-
-
 @pytest.mark.parametrize("inside", ["", "checkpoints", "checkpoints/10"])
 def test_the_work_directory_of_a_checkpoint(opened, inside):
     (Path(opened.path) / "checkpoints" / "10").mkdir(parents=True)
