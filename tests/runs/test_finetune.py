@@ -107,12 +107,6 @@ def test_evaluation_and_prediction_agree_with_training(finetuned, files, tmp_pat
         f"--output={tmp_path}/out.tsv",
     ]
     assert cli.main([*command, "--text_a=t", "--id=key"]) == 0
-    written = (tmp_path / "out.tsv").read_text()
-    for again in (command, ["evaluate", f"--workdir={finetuned}", f"--output={tmp_path}/out.tsv"]):
-        assert cli.main(again) == 2
-        assert "out.tsv exists already; --overwrite replaces it" in capsys.readouterr().err
-        assert (tmp_path / "out.tsv").read_text() == written
-    assert cli.main([*command, "--text_a=t", "--id=key", "--overwrite"]) == 0
     lines = [line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines()]
     assert lines[0] == ["id", "prediction", "p(blue)", "p(red)"]
     assert [line[0] for line in lines[1:]] == [f"k{i}" for i in range(29)]

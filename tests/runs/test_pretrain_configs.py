@@ -1,11 +1,10 @@
 """The config files of pre-training."""
 
 import pytest
-from support import processes
 
 from bert_jax.errors import UserError
 from bert_jax.runs import pretrain
-from bert_jax.settings import pretrain_config
+from bert_jax.settings import config_files, pretrain_config
 from bert_jax.training.optimizers import make_optimizer
 
 
@@ -28,10 +27,7 @@ def test_the_config_files(name, size):
     """Each has the fields of a run, and stands for its size."""
     from bert_jax.models.sizes import SIZES
 
-    path = processes.CONFIG.with_name(f"{name}.py")
-    space = {"__name__": name}
-    exec(compile(path.read_text(), path, "exec"), space)
-    config = space["get_config"]()
+    config = config_files.load(f"pretrain/{name}")
     typed = pretrain_config.pretraining(config)
     make_optimizer(typed.optimizer, config.steps, None)
     assert typed.batch_sizes.values[-1] == config.batch_size
@@ -44,10 +40,7 @@ def test_the_config_files(name, size):
 
 
 def load_config(name, argument):
-    path = processes.CONFIG.with_name(f"{name}.py")
-    space = {"__name__": name}
-    exec(compile(path.read_text(), path, "exec"), space)
-    return space["get_config"](argument)
+    return config_files.load(f"pretrain/{name}:{argument}")
 
 
 @pytest.mark.parametrize(

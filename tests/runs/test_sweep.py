@@ -4,7 +4,6 @@ import dataclasses
 import json
 
 import pytest
-from support.pretrained import write
 
 from bert_jax import cli
 from bert_jax.errors import UserError
@@ -215,21 +214,6 @@ INSTALLED = {
     for name in config_files.names()
     if name.startswith("experiments/")
 }
-PRETRAINED = [name for name, experiment in INSTALLED.items() if experiment.budget]
-
-
-def with_measures(experiment, measures):
-    """Returns the experiment with one seed and only some of its measures."""
-    names = {measure.name for measure in measures}
-    variants = [
-        dataclasses.replace(
-            each,
-            tune={name: x for name, x in each.tune.items() if name in ("*", *names)},
-            measures=None if each.measures is None else [x for x in each.measures if x in names],
-        )
-        for each in experiment.variants
-    ]
-    return dataclasses.replace(experiment, variants=variants, measures=measures, seeds=1)
 
 
 @pytest.mark.parametrize("name", INSTALLED)
@@ -246,8 +230,10 @@ def test_every_variant_of_an_installed_experiment_has_a_valid_config(name, pretr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PRETRAINED)
-def test_every_variant_of_an_installed_experiment_is_trained_for_a_few_steps(
+@pytest.mark.parametrize(
+    "name", ["experiments/distillation", "experiments/hour", "experiments/hour_distilled"]
+)
+def test_every_variant_with_a_config_of_its_own_is_trained_for_a_few_steps(
     name, pretrained, vocabulary, tmp_path
 ):
     experiment, text, records = INSTALLED[name], tmp_path / "text.txt", {}
@@ -257,36 +243,13 @@ def test_every_variant_of_an_installed_experiment_is_trained_for_a_few_steps(
         records[kind] = str(tmp_path / kind)
         command = ["data", f"--input={text}", f"--vocab={vocabulary}", f"--output={records[kind]}"]
         assert cli.main([*command, "--max_seq_length=32", *flags]) == 0
-    small = with_measures(experiment, [x for x in experiment.measures if isinstance(x, HeldOut)])
-    small = dataclasses.replace(small, budget="steps=8")
+    variants = [dataclasses.replace(each, measures=None) for each in experiment.variants if each.config]
+    measures = [each for each in experiment.measures if isinstance(each, HeldOut)]
+    changes = dict(variants=variants, measures=measures, seeds=1, budget="steps=8")
+    small = dataclasses.replace(experiment, **changes)
     checkpoint = str(pretrained) if experiment.needs_checkpoint else ""
     work = sweep.Sweep(small, str(tmp_path / "sweep"), records, checkpoint=checkpoint)
     work.run()
     trained = [variant.name for variant in experiment.variants if variant.config]
     assert [row["variant"] for row in work.results if row["measure"] == sweep.PRETRAINING] == trained
     assert all(f"| {variant} |" in work.report() for variant in trained)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted({*INSTALLED} - {*PRETRAINED}))
-def test_every_variant_of_an_experiment_without_pretraining_is_fine_tuned(name, vocabulary, tmp_path):
-    pairs = "".join(f"{i % 2}\t1\t2\tthe cat\t{('the dog', 'the cat')[i % 2]}\n" for i in range(8))
-    pairs = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n" + pairs
-    words = "the x O\ncat x I-MISC\nsees x O\n\n" * 8
-    (tmp_path / "MRPC").mkdir()
-    for file in ("MRPC/train.tsv", "MRPC/dev.tsv", "eng.train", "eng.testa"):
-        (tmp_path / file).write_text(words if file.startswith("eng") else pairs)
-    checkpoint = write(tmp_path / "model", vocabulary, num_hidden_layers=6)
-    (measure,) = (one for one in INSTALLED[name].measures if one.name in ("MRPC", "CoNLL-2003"))
-    small = {"epochs": 1.0, "batch_size": 8, "max_seq_length": 16}
-    variants = []
-    for variant in INSTALLED[name].variants:
-        given = variant.tune.get("*", {}) | variant.tune.get(measure.name, {})
-        narrow = {field: 8 for field in ("head_size", "encoder_size") if field in given}
-        variants.append(dataclasses.replace(variant, tune={"*": {**given, **narrow, **small}}))
-    experiment = with_measures(dataclasses.replace(INSTALLED[name], variants=variants), [measure])
-    data = {measure.data: str(tmp_path)}
-    work = sweep.Sweep(experiment, str(tmp_path / "sweep"), {}, data, str(checkpoint))
-    work.run()
-    assert [row["variant"] for row in work.results] == [variant.name for variant in variants]
-    assert all(0 <= row["scores"][measure.metrics[0]] <= 1 for row in work.results)

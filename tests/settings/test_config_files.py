@@ -1,6 +1,5 @@
 """Config files are found by name, in a clone and in an installed package."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,17 +31,6 @@ def test_an_installed_package_has_them_inside(tmp_path, monkeypatch):
     (package / "configs" / "pretrain").rmdir()
     with pytest.raises(UserError, match="install bert-jax again"):
         config_files.folder()
-
-
-@pytest.mark.parametrize(
-    "page",
-    [page for folder in (".", "docs", "launch") for page in (ROOT / folder).glob("*.*") if page.is_file()],
-    ids=lambda page: page.name,
-)
-def test_every_config_that_a_page_names_is_there(page, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    for given in re.findall(r"--config[= ]([\w/.]*/[\w/.]+)", page.read_text(encoding="utf-8")):
-        config_files.find(given.rstrip("."))
 
 
 @pytest.mark.parametrize(
