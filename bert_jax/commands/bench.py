@@ -81,7 +81,6 @@ def measure(
     model = model_config.from_dict(config.model.to_dict() | {"vocab_size": vocab_size})
 
     def time_steps(batches, length, next_sentence=True):
-        benchmark.check_length(model, length)
         masked_lm = benchmark.make_masked_lm(model, length, config.masking.options(length), next_sentence)
         learned = pretrain.make_objective(config, masked_lm, length)
         learned = distillation.read_teacher(

@@ -128,7 +128,6 @@ class TrainStep:
         self._compiler_options, self.memory_limit = compiler_options, memory_limit
         self._schedules = schedules
         self.model = from_dict(config.model.to_dict() | {"vocab_size": rows.vocab_size})
-        benchmark.check_length(self.model, rows.length)
         masking = config.masking.options(rows.length)
         if rows.max_predictions:
             masking = dataclasses.replace(masking, max_predictions=rows.max_predictions)

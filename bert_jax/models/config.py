@@ -10,7 +10,7 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import Target
-from bert_jax.models.config_checks import check_fields, option
+from bert_jax.models.config_checks import check, option
 
 # Other names of the same activations: google-research/bert after February 2019 calls the tanh version
 # "gelu_new".
@@ -268,8 +268,10 @@ class EncoderConfig(Architecture):
         if isinstance(self.hidden_act, str):
             act = _ACTIVATION_SYNONYMS.get(self.hidden_act, self.hidden_act)
             object.__setattr__(self, "hidden_act", act)
-        check_fields(self)
-        check_fields(self.execution)
+        for part in (self, self.execution):
+            for declared in dataclasses.fields(part):
+                if "field" in declared.metadata:
+                    check(declared.name, getattr(part, declared.name), declared.metadata["field"])
         self._check_combinations()
 
     def _check_combinations(self) -> None:

@@ -10,8 +10,6 @@ from typing import Any
 
 from bert_jax.errors import UserError
 
-INT32 = 2**31 - 1
-
 _TYPES = {bool: "bool", int: "int", float: "float", str: "str"}
 
 
@@ -85,7 +83,7 @@ def option(default: Any, meaning: str, **limits: Any) -> Any:
     """
     limits = limits if "type" in limits else {"type": _TYPES[type(default)]} | limits
     if limits["type"] == "int":
-        limits = {"minimum": 0, "maximum": INT32} | limits
+        limits = {"minimum": 0, "maximum": 2**31 - 1} | limits
     return dataclasses.field(default=default, metadata={"field": Field(default, meaning, **limits)})
 
 
@@ -94,10 +92,3 @@ def check(name: str, value: Any, field: Field) -> None:
     problem = field.problem(value)
     if problem:
         raise UserError(f"{name}={value!r:.40} {problem}")
-
-
-def check_fields(config: Any) -> None:
-    """Raises UserError for the first field of a configuration whose value is not valid."""
-    for declared in dataclasses.fields(config):
-        if "field" in declared.metadata:
-            check(declared.name, getattr(config, declared.name), declared.metadata["field"])

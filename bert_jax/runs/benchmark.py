@@ -92,15 +92,6 @@ def synthetic_batch(rows: str, batch_size: int, length: int, vocab_size: int, ma
     return batch
 
 
-def check_length(model: EncoderConfig, length: int) -> None:
-    """Raises UserError if rows of `length` tokens are longer than the model has positions."""
-    if length > model.max_seq_length:
-        raise UserError(
-            f"rows of {length} tokens: the model has {model.max_seq_length} positions; choose a shorter "
-            "--seq_length or a larger --config.model.max_position_embeddings"
-        )
-
-
 def make_masked_lm(
     model: EncoderConfig, length: int, masking: MaskingOptions | None = None, next_sentence: bool = True
 ) -> MaskedLM:
@@ -109,6 +100,11 @@ def make_masked_lm(
     The strings of the tokens do not matter, so no vocabulary file is needed. `masking` has by default the
     predictions of rows of `length` tokens. Without next-sentence labels, the model has no head for them.
     """
+    if length > model.max_seq_length:
+        raise UserError(
+            f"rows of {length} tokens: the model has {model.max_seq_length} positions; choose a shorter "
+            "--seq_length or a larger --config.model.max_position_embeddings"
+        )
     masking = masking or MaskingOptions(max_predictions=default_max_predictions(length, 0.15))
     continues = np.arange(model.vocab_size) % 4 == 3
     special = (0, min(101, model.vocab_size - 3), min(102, model.vocab_size - 2))

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from bert_jax.errors import UserError
-from bert_jax.models.config_checks import INT32 as INT32
 from bert_jax.models.config_checks import Field as Field
 from bert_jax.models.config_checks import check as check
 from bert_jax.models.config_checks import option as option
