@@ -14,7 +14,6 @@ from etils import epy
 _WRONG_PATH = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 _WRONG_PATH_NUMBERS = frozenset({errno.ENAMETOOLONG, errno.EROFS, errno.ELOOP, errno.EINVAL})
 
-
 # User and password of a URL, but not the container of an Azure URL; the values of a query, such as the
 # signature of a signed URL; and the values of flags that are named like a secret.
 _SECRETS = re.compile(
@@ -63,26 +62,13 @@ class Terminated(BaseException):
 
 
 def file_error(message: str, error: OSError) -> UserError | StorageError:
-    """Returns a UserError if the path is at fault, else a StorageError.
-
-    Args:
-        message: the line for the user, which says what was being done and with which path.
-        error: the error that the operating system or a remote file system raised.
-    """
+    """Returns a UserError with a message if the path is at fault, else a StorageError."""
     return UserError(message) if is_wrong_path(error) else StorageError(message)
 
 
 @contextlib.contextmanager
 def reading(what: object) -> Iterator[None]:
-    """Raises an OSError of the block as one line.
-
-    Args:
-        what: the path that is read, or the setting with it.
-
-    Raises:
-        UserError: the path is at fault.
-        StorageError: the disk or the bucket failed.
-    """
+    """Raises an OSError of the block as `file_error`; `what` is the path that is read, or the setting."""
     try:
         yield
     except OSError as error:
@@ -119,13 +105,7 @@ def optional_imports(extra: str) -> Iterator[None]:
 
 
 def check_installed(package: str, extra: str, wanted_by: str = "this command") -> None:
-    """Raises a UserError if a package of an extra is missing, before any work is done that would be lost.
-
-    Args:
-        package: the import name of the package.
-        extra: the extra of setup.py that contains it.
-        wanted_by: what needs the package, such as a flag with its value.
-    """
+    """Raises a UserError if a package of an extra is missing, before any work is done that would be lost."""
     if not is_installed(package):
         raise _missing(package, extra, wanted_by)
 

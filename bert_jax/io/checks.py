@@ -20,10 +20,7 @@ def check_free(path: files.PathLike, overwrite: bool, flag: str = "--output") ->
     replaced only with --overwrite. Pictures and reports, which take seconds, are always replaced. Outputs
     that can be resumed, such as a work directory, are continued.
 
-    Args:
-        path: a file or a directory. An empty directory counts as free.
-        overwrite: whether the output may be replaced.
-        flag: the flag that gave the path, for the message.
+    An empty directory counts as free. `flag` gave the path.
     """
     if overwrite or not files.exists(path) or (files.is_directory(path) and not files.names(path)):
         return
@@ -65,12 +62,7 @@ def check_output_file(
 
 
 def check_input(path: files.PathLike, expected: str) -> None:
-    """Raises a UserError unless `path` is a file; a StorageError if the disk or the bucket failed.
-
-    Args:
-        path: a local path or a URL.
-        expected: the kind of its content, for the message.
-    """
+    """Raises a UserError unless `path` is a file; a StorageError if the disk or the bucket failed."""
     with reading(path):
         if not files.is_file(path):
             what = "is a directory" if files.exists(path) else "no such file"

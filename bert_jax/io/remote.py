@@ -1,7 +1,4 @@
-"""Opens the file systems of URLs with fsspec, and turns their many kinds of errors into OSErrors.
-
-`bert_jax.io.files` is the interface of all paths; this module is for code that needs a file system itself.
-"""
+"""Opens the file systems of URLs with fsspec, and turns their many kinds of errors into OSErrors."""
 
 from __future__ import annotations
 
@@ -86,12 +83,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, str]]:
 
 
 def open_read(path: str) -> BinaryIO:
-    """Opens a remote file for reading; the file supports seeking.
-
-    Raises:
-        OSError: the file cannot be read.
-        UserError: fsspec has no such file system here.
-    """
+    """Opens a remote file for reading; see `files.open_read`."""
     return io.BufferedReader(_File(path), _BUFFER)
 
 

@@ -7,13 +7,7 @@ from collections.abc import Iterable
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """Returns a number and its noun, such as "1 file" or "1,234 files".
-
-    Args:
-        number: the number.
-        noun: what follows the number 1; a noun, also with its verb, such as "row is".
-        plural: what follows any other number; by default, `noun` with an s.
-    """
+    """Returns a number and its noun, such as "1 file" or "1,234 files"; `plural` is by default `noun` + s."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
@@ -51,12 +45,6 @@ def closest(word: str, known: Iterable[str]) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
-    """Returns the end of a message about an unknown name: "; did you mean NAME?", or "" if none is close.
-
-    Args:
-        word: the unknown name.
-        known: the known names.
-        prefix: what stands before a name, such as "--".
-    """
+    """Returns the end of a message about an unknown name: "; did you mean NAME?", or "" if none is close."""
     near = closest(word, known)
     return f"; did you mean {prefix}{near}?" if near else ""
