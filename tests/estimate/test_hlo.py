@@ -22,11 +22,6 @@ def test_an_instruction_with_a_tuple_of_arrays():
     assert reduce.called("to_apply") == "sum" and reduce.estimated_cycles is None
 
 
-def test_memory_spaces():
-    start = MODULE.computations["main"]["copy-start"]
-    assert [array.space for array in start.arrays] == [1, 0, 2]
-
-
 def test_metadata_over_several_lines():
     kernel = MODULE.computations["body"]["kernel"]
     assert kernel.target == "tpu_custom_call" and "block_q" in kernel.attributes

@@ -52,8 +52,8 @@ def slopes_of(heads):
     "batch, length, heads, head_size, causal, window, rate, turned",
     [
         (2, 128, 4, 64, True, 0, 0.1, True),
-        (3, 256, 4, 32, False, 0, 0.5, True),
-        (2, 384, 2, 64, False, 64, 0.0, True),
+        (3, 512, 4, 32, False, 0, 0.5, True),
+        (2, 256, 2, 64, False, 64, 0.0, True),
         (1, 384, 1, 128, True, 100, 0.3, False),
         (1, 1152, 1, 128, True, 70, 0.0, True),
         (1, 640, 2, 64, False, 0, 0.3, True),
