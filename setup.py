@@ -16,7 +16,7 @@ README = HERE / "README.md"
 
 # What single features need. Where a package is missing, `bert_jax.errors.optional_imports` names its extra.
 FEATURES = {
-    "cleaning": ["ftfy>=6.3", "py3langid>=0.4", "rensa>=0.5"],
+    "cleaning": ["py3langid>=0.4", "rensa>=0.5"],
     "onnx": ["onnx>=1.16", "onnxruntime>=1.19"],  # export
     "serve": ["starlette>=0.40", "uvicorn>=0.30"],
 }

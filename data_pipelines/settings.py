@@ -130,8 +130,7 @@ class Options(CorpusOptions):
     )
     clean: str = flag(
         "",
-        "Cleaning steps, separated by commas: mojibake, unicode, length, language, exact, near. Default: "
-        "none.",
+        "Cleaning steps, separated by commas: unicode, length, language, exact, near. Default: none.",
     )
     near_duplicate_threshold: float | None = flag(
         None, "Jaccard similarity of word 5-shingles from which --clean=near drops a document. Default: 0.8."

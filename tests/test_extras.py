@@ -12,7 +12,7 @@ import pytest
 from bert_jax.errors import UserError, check_installed, optional_imports
 
 # What setup.py has in extras, but for what others ask for by its presence (tensorflow).
-OPTIONAL = ("apache_beam ftfy gcsfs onnx onnxruntime py3langid rensa starlette uvicorn wandb").split()
+OPTIONAL = ("apache_beam gcsfs onnx onnxruntime py3langid rensa starlette uvicorn wandb").split()
 
 CHECK = Path(__file__).parents[1] / ".ci/check-imports"
 WITHOUT = """

@@ -18,20 +18,19 @@ from bert_jax.errors import UserError, check_installed, optional_imports
 from bert_jax.io import comma_lists, wording
 from bert_jax.io.wording import counted
 from bert_jax.tokenization import normalization
-from data_pipelines.readers import Controls, Document
+from data_pipelines.readers import Document
 from data_pipelines.readers.documents import utf8_size
 
 with optional_imports("cleaning"):
-    import ftfy
     import rensa
     from py3langid import langid
 
-STEPS = ("mojibake", "unicode", "length", "language", "exact", "near")  # in the order in which they run
+STEPS = ("unicode", "length", "language", "exact", "near")  # in the order in which they run
 MOST_EXAMPLES = 5
 EXAMPLE_CHARACTERS = 100
 # Raised when a step changes; records of versions before the first change have none.
-_VERSIONS = {"mojibake": 2, "unicode": 2, "length": 3}
-_PACKAGES = {"mojibake": "ftfy", "language": "py3langid", "near": "rensa"}
+_VERSIONS = {"unicode": 2, "length": 3}
+_PACKAGES = {"language": "py3langid", "near": "rensa"}
 # The flags of `bert-jax data` that belong to --clean, and the step of each.
 FLAG_STEPS = {"near_duplicate_threshold": "near", "language": "language"}
 _SUMS = ("documents_changed", "documents_dropped", "passages_dropped", "bytes_dropped")
@@ -70,11 +69,6 @@ class Settings:
     language: str = ""
 
     @property
-    def controls(self) -> Controls:
-        """How control characters are treated while the text is read."""
-        return Controls(spaces="unicode" in self.steps, keep_c1="mojibake" in self.steps)
-
-    @property
     def finds_duplicates(self) -> bool:
         """Whether a step compares documents with each other."""
         return not {"exact", "near"}.isdisjoint(self.steps)
@@ -83,9 +77,8 @@ class Settings:
         """Returns the settings on which the steps depend, as the manifest stores them."""
         described: dict[str, Any] = {"steps": list(self.steps)}
         described |= {name: getattr(self, name) for name, step in FLAG_STEPS.items() if step in self.steps}
-        for step in ("mojibake", "language"):
-            if step in self.steps:
-                described[_PACKAGES[step]] = importlib.metadata.version(_PACKAGES[step])
+        if "language" in self.steps:
+            described["py3langid"] = importlib.metadata.version("py3langid")
         described |= {f"{step}_version": _VERSIONS[step] for step in self.steps if step in _VERSIONS}
         if "near" in self.steps:
             # The signatures depend on the version of the algorithm, not of the package.
@@ -161,23 +154,6 @@ def _passages(document: Document, clean: Callable[[str], tuple[str, str]]) -> Ou
     return Outcome(document, tuple(dropped))
 
 
-def clean_mojibake(document: Document, settings: Settings) -> Outcome:
-    """Repairs text that was decoded with the wrong encoding, such as "schÃ¶n" for "schön", with ftfy.
-
-    Only text that ftfy itself rates as bad is repaired, which is three times as fast as repairing all of it.
-    The control characters that the readers keep for the repair are dropped, or replaced, after it.
-    """
-    controls = dataclasses.replace(settings.controls, keep_c1=False)
-
-    def repair(passage: str) -> tuple[str, str]:
-        if passage.isascii():
-            return passage, ""
-        repaired = ftfy.fix_encoding(passage) if ftfy.is_bad(passage) else passage
-        return controls.apply(repaired)[0].strip(), ""
-
-    return _passages(document, repair)
-
-
 def clean_unicode(document: Document, settings: Settings) -> Outcome:
     """Normalizes the characters of a document, and drops garbled passages.
 
@@ -239,7 +215,6 @@ def folded_text(passages: Sequence[str]) -> str:
 
 
 _FUNCTIONS: dict[str, Callable[[Document, Settings], Outcome]] = {
-    "mojibake": clean_mojibake,
     "unicode": clean_unicode,
     "length": clean_length,
     "language": clean_language,

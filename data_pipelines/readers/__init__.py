@@ -26,8 +26,8 @@ from bert_jax.errors import UserError, file_error
 from bert_jax.io import columnar, comma_lists, compression, files, json_files, remote, tfds
 from bert_jax.io.progress import log
 from bert_jax.io.wording import counted
-from data_pipelines.readers import books, tables, text, wikipedia
-from data_pipelines.readers.documents import HEAD_BYTES, Controls, Document, Range, check_head
+from data_pipelines.readers import books, tables, wikipedia
+from data_pipelines.readers.documents import HEAD_BYTES, Document, Range, check_head, read_text
 
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # the beginning of a bzip2 stream and of its first block
 _LONGEST_STREAM = 32 << 20  # compressed bytes; longer streams are not searched for
@@ -71,7 +71,7 @@ class Format:
         sentence_lines: whether a line is a sentence; in other formats, lines are split into sentences.
     """
 
-    read: Callable[[Range, collections.Counter[str], str, Controls], Iterator[Document]]
+    read: Callable[[Range, collections.Counter[str], str, bool], Iterator[Document]]
     check: Callable[[str, str], None] = _check_text
     splits: str = "bytes"
     bzip2_streams: bool = False
@@ -81,8 +81,8 @@ class Format:
 
 # By the value of --input_format.
 FORMATS: dict[str, Format] = {
-    "text": Format(text.read, sentence_lines=True),
-    "paragraphs": Format(functools.partial(text.read, presplit=False)),
+    "text": Format(read_text, sentence_lines=True),
+    "paragraphs": Format(functools.partial(read_text, presplit=False)),
     "wikiextractor": Format(wikipedia.read_extracted),
     "wikipedia_xml": Format(wikipedia.read_xml, bzip2_streams=True),
     "books": Format(books.read, splits=""),
@@ -150,7 +150,7 @@ def read_documents(
     format: str,
     counts: collections.Counter[str] | None = None,
     text_field: str = TEXT_FIELD,
-    controls: Controls = Controls(),  # noqa: B008 (frozen)
+    spaces: bool = False,
 ) -> Iterator[Document]:
     """Yields the documents that start in a range, in file order.
 
@@ -165,14 +165,14 @@ def read_documents(
             lines outside <doc> elements (a lower bound: the split into ranges can hide some); and the pages,
             lines and paragraphs that were dropped.
         text_field: the field of records that has the text.
-        controls: how control characters are treated.
+        spaces: whether control characters that are whitespace become spaces; see `documents.clean`.
 
     Raises:
         UserError: the format is unknown, or a file does not have the type or the format that it should have.
         OSError: the file cannot be read.
     """
     counts = collections.Counter() if counts is None else counts
-    for document in format_of(range_.path, format).read(range_, counts, text_field, controls):
+    for document in format_of(range_.path, format).read(range_, counts, text_field, spaces):
         counts["documents"] += document.part == 0
         yield document
 

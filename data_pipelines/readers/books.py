@@ -8,7 +8,7 @@ import collections
 import re
 from collections.abc import Iterable, Iterator
 
-from data_pipelines.readers.documents import Controls, Document, Passages, Range, clean, open_lines
+from data_pipelines.readers.documents import Document, Passages, Range, clean, open_lines, without_controls
 
 _HEAD_LINES = 1200  # the project's header, if there is one, ends in these lines
 _BLOCK_LINES = 2000  # longer blocks lack their blank lines and are split
@@ -67,18 +67,17 @@ _ENTRY = re.compile(
     re.IGNORECASE,
 )
 _PAGE_AT_END = re.compile(r"(?:\s{3}|\.{3}\s?)\d{1,4}$")  # matches at most eight characters
-_SPACES = re.compile(r"[^\S\x85]+")
 _LONGEST_ENTRY = 1000  # characters; a longer line is not part of a table of contents
 _ENDS_SENTENCE = re.compile(r"[.!?:;,—-][\"'’”)\]_*]*$|--$")
 
 
 def read(
-    range_: Range, counts: collections.Counter[str], text_field: str, controls: Controls
+    range_: Range, counts: collections.Counter[str], text_field: str, spaces: bool
 ) -> Iterator[Document]:
     """Yields the book in a file, in parts if it is long; the passages are its paragraphs."""
     passages = Passages(range_.name, False, counts)
     contents = False
-    for number, lines in enumerate(_blocks(_body(_text_lines(range_, counts, controls)))):
+    for number, lines in enumerate(_blocks(_body(_text_lines(range_, counts, spaces)))):
         text = join_lines(lines)
         if _BOILERPLATE.search(text) or (number < _CREDIT_BLOCKS and _CREDIT.match(text)):
             counts["boilerplate"] += 1
@@ -91,13 +90,13 @@ def read(
         if contents or _is_list(lines) or _is_heading(lines):
             counts["headings"] += 1
             continue
-        text = clean(_plain(text), counts, controls)
+        text = clean(_plain(text), counts, spaces)
         if any(map(str.isalpha, text)):
             yield from passages.add(text, len(text))
     yield from passages.rest()
 
 
-def _text_lines(range_: Range, counts: collections.Counter[str], controls: Controls) -> Iterator[str]:
+def _text_lines(range_: Range, counts: collections.Counter[str], spaces: bool) -> Iterator[str]:
     """Yields lines without their line ends; lines that are not UTF-8 are read as Windows-1252 or Latin-1."""
     latin = False
     with open_lines(range_, counts) as lines:
@@ -109,9 +108,9 @@ def _text_lines(range_: Range, counts: collections.Counter[str], controls: Contr
                 latin = True
                 text = _latin(line.data)
             # Before lines are joined, where a control character that is whitespace would be a space.
-            text, number = controls.apply(text.rstrip(controls.whitespace))
+            text, number = without_controls(text.rstrip(), spaces)
             counts["control_characters"] += number
-            text = text.rstrip(controls.whitespace)
+            text = text.rstrip()
             # A very long line or piece of a line is a block of its own, like a paragraph on one line.
             yield text
             if len(line.data) > 2000:
@@ -172,7 +171,7 @@ def join_lines(lines: Iterable[str]) -> str:
     """
     text = ""
     for line in lines:
-        line = _single_spaced(line)
+        line = " ".join(line.split())
         tight = text.endswith(("--", "—")) or (
             text.endswith("-") and text[-2:-1].isalnum() and line[:1].isalnum()
         )
@@ -223,9 +222,4 @@ def _plain(text: str) -> str:
         text = _MARK.sub("", _NOTE.sub("", text))
     if "=" in text:
         text = _BOLD.sub(r"\1", text)
-    return _single_spaced(text.replace("_", ""))
-
-
-def _single_spaced(text: str) -> str:
-    # U+0085, which is there only if it is kept, is a part of a word in another encoding.
-    return " ".join(text.split()) if "\x85" not in text else _SPACES.sub(" ", text).strip(" ")
+    return " ".join(text.replace("_", "").split())

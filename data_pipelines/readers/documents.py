@@ -1,4 +1,4 @@
-"""Defines documents and ranges of files, and reads and cleans the lines of a range."""
+"""Defines documents and ranges of files, reads and cleans the lines of a range, and reads plain text."""
 
 import collections
 import contextlib
@@ -23,8 +23,7 @@ _MAGIC = tuple(
     )
 )
 _TAR = slice(257, 262), b"ustar"  # position and magic bytes of a tar header (POSIX.1)
-_WHITESPACE = [c for c in map(chr, range(0x3001)) if c.isspace()]
-_WHITESPACE_BYTES = bytes({byte for c in _WHITESPACE for byte in c.encode()})
+_WHITESPACE_BYTES = bytes({byte for c in map(chr, range(0x3001)) if c.isspace() for byte in c.encode()})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,40 +78,18 @@ class Range:
     size: int
 
 
-# Control characters that are not whitespace, and those that are, by the value of `Controls.keep_c1`.
-_CONTROLS = {
-    False: re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]+"),
-    True: re.compile("[\x00-\x08\x0e-\x1b\x7f]+"),
-}
-_SPACING_CONTROLS = {False: re.compile("[\x0b\x0c\x1c-\x1f\x85]"), True: re.compile("[\x0b\x0c\x1c-\x1f]")}
-_WHITESPACE_BUT_C1 = "".join(c for c in _WHITESPACE if c != "\x85")
+# Control characters that are not whitespace, and those that are. Tab, newline and carriage return do not count.
+_CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]+")
+_SPACING_CONTROLS = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 
 
-@dataclasses.dataclass(frozen=True)
-class Controls:
-    """How control characters are treated; tab, newline and carriage return do not count as such.
-
-    Attributes:
-        spaces: whether those that are whitespace, such as a form feed, become spaces. They are dropped
-            otherwise, as in google-research/bert.
-        keep_c1: whether U+0080 to U+009F are kept, so that mojibake of Latin-1 can be repaired.
-    """
-
-    spaces: bool = False
-    keep_c1: bool = False
-
-    @property
-    def whitespace(self) -> str | None:
-        """The characters to strip from the ends of text, for `str.strip`."""
-        return _WHITESPACE_BUT_C1 if self.keep_c1 else None
-
-    def apply(self, text: str) -> tuple[str, int]:
-        """Returns a text without control characters, and how many were dropped or replaced."""
-        if text.isprintable():
-            return text, 0
-        kept = _CONTROLS[self.keep_c1].sub("", text)
-        cleaned, spacing = _SPACING_CONTROLS[self.keep_c1].subn(" " * self.spaces, kept)
-        return cleaned, len(text) - len(kept) + spacing
+def without_controls(text: str, spaces: bool) -> tuple[str, int]:
+    """Returns a text without control characters, and how many were dropped or replaced; see `clean`."""
+    if text.isprintable():
+        return text, 0
+    kept = _CONTROLS.sub("", text)
+    cleaned, spacing = _SPACING_CONTROLS.subn(" " * spaces, kept)
+    return cleaned, len(text) - len(kept) + spacing
 
 
 _HUGE_REFERENCE = re.compile(r"&#\d{1000,};?")  # for which html.unescape raises an error
@@ -133,18 +110,25 @@ def decode(data: bytes, counts: collections.Counter[str]) -> str:
         return text
 
 
-def decode_line(data: bytes, counts: collections.Counter[str], controls: Controls) -> str:
+def decode_line(data: bytes, counts: collections.Counter[str], spaces: bool) -> str:
     """Decodes and cleans a line; see `decode` and `clean`."""
-    return clean(decode(data, counts), counts, controls)
+    return clean(decode(data, counts), counts, spaces)
 
 
-def clean(text: str, counts: collections.Counter[str], controls: Controls) -> str:
-    """Returns the text of one line without control characters and surrounding whitespace."""
-    text = text.strip(controls.whitespace)
+def clean(text: str, counts: collections.Counter[str], spaces: bool) -> str:
+    """Returns the text of one line without control characters and surrounding whitespace.
+
+    Args:
+        text: the line.
+        counts: updated.
+        spaces: whether control characters that are whitespace, such as a form feed, become spaces. They are
+            dropped otherwise, as in google-research/bert.
+    """
+    text = text.strip()
     if not text.isprintable():
-        text, number = controls.apply(text)
+        text, number = without_controls(text, spaces)
         counts["control_characters"] += number
-        text = text.strip(controls.whitespace).replace("\t", " ").replace("\r", " ")
+        text = text.strip().replace("\t", " ").replace("\r", " ")
     return text
 
 
@@ -161,13 +145,11 @@ def split_long(line: str, most: int) -> Iterator[str]:
         yield line[start:end]
 
 
-def text_document(
-    key: str, text: str, counts: collections.Counter[str], controls: Controls
-) -> Iterator[Document]:
+def text_document(key: str, text: str, counts: collections.Counter[str], spaces: bool) -> Iterator[Document]:
     """Yields the document of a text whose lines are paragraphs, in parts if it is long."""
     passages = Passages(key, False, counts)
     for line in text.split("\n"):
-        cleaned = clean(line, counts, controls)
+        cleaned = clean(line, counts, spaces)
         counts["long_lines"] += len(cleaned) > MAX_LINE_BYTES
         for paragraph in split_long(cleaned, MAX_LINE_BYTES):
             yield from passages.add(paragraph, len(paragraph))
@@ -292,3 +274,37 @@ def _cut_bytes(data: bytes) -> tuple[bytes, bytes]:
         if place > len(data) - 4 and data[place - 1] & 0xC0 == 0xC0:
             place -= 1
     return data[:place], data[place:]
+
+
+def read_text(
+    range_: Range,
+    counts: collections.Counter[str],
+    text_field: str,
+    spaces: bool,
+    presplit: bool = True,
+) -> Iterator[Document]:
+    """Yields the documents that start in a range; if `presplit`, a line is a sentence, else a paragraph."""
+    with open_lines(range_, counts) as lines:
+        after_blank = lines.offset == lines.data_start or lines.previous_is_blank()
+        document: Passages | None = None
+        # Lines before and after the documents of this range are counted in the ranges to which they belong.
+        ignored: collections.Counter[str] = collections.Counter()
+        for line in lines:
+            inside = range_.end is None or line.offset < range_.end
+            into = counts if document or (after_blank and inside) else ignored
+            text = decode_line(line.data, into, spaces)
+            if not text and line.begins and line.ends and not line.data.decode("utf-8", "replace").strip():
+                if document:
+                    yield from document.rest()
+                    document = None
+                after_blank = True
+                continue
+            if document is None and not inside:
+                return
+            if after_blank and line.begins:
+                document = Passages(f"{range_.name}:{line.offset}", presplit, counts)
+            after_blank = False
+            if document and text:
+                yield from document.add(text, len(line.data))
+        if document:
+            yield from document.rest()

@@ -16,7 +16,6 @@ from bert_jax.io import columnar, compression, files, tfds
 from bert_jax.tokenization import normalization
 from data_pipelines.readers.documents import (
     HEAD_BYTES,
-    Controls,
     Document,
     Line,
     Range,
@@ -52,7 +51,7 @@ def check_jsonl(path: str, text_field: str) -> None:
 
 
 def read_jsonl(
-    range_: Range, counts: collections.Counter[str], text_field: str, controls: Controls
+    range_: Range, counts: collections.Counter[str], text_field: str, spaces: bool
 ) -> Iterator[Document]:
     """Yields the documents of JSON objects, one on each line."""
     with open_lines(range_, collections.Counter(), _LONGEST) as lines:
@@ -70,7 +69,7 @@ def read_jsonl(
             else:
                 encodable = normalization.without_surrogates(text)
                 counts["undecodable"] += encodable.count("\ufffd") - text.count("\ufffd")
-                yield from text_document(f"{range_.name}:{line.offset}", encodable, counts, controls)
+                yield from text_document(f"{range_.name}:{line.offset}", encodable, counts, spaces)
 
 
 def _record(line: Line, counts: collections.Counter[str]) -> dict[str, Any] | None:
@@ -89,7 +88,7 @@ def _record(line: Line, counts: collections.Counter[str]) -> dict[str, Any] | No
 
 
 def read_csv(
-    range_: Range, counts: collections.Counter[str], text_field: str, controls: Controls
+    range_: Range, counts: collections.Counter[str], text_field: str, spaces: bool
 ) -> Iterator[Document]:
     """Yields the documents of the rows of a file; the first row names the columns.
 
@@ -119,7 +118,7 @@ def read_csv(
                 content = row[place]
                 counts["bytes"] += len(content.encode())
                 counts["undecodable"] += content.count("\ufffd")
-                yield from text_document(f"{range_.name}#{number}", content, counts, controls)
+                yield from text_document(f"{range_.name}#{number}", content, counts, spaces)
         except csv.Error as error:
             raise UserError(f"{range_.path}: row {number + 1:,}: {error}; is a quote left open?") from None
 
@@ -146,7 +145,7 @@ def _remote_table(path: str, version: str) -> columnar.Table:
 
 
 def read_columns(
-    range_: Range, counts: collections.Counter[str], text_field: str, controls: Controls
+    range_: Range, counts: collections.Counter[str], text_field: str, spaces: bool
 ) -> Iterator[Document]:
     """Yields the documents of a range of rows of a Parquet or Arrow file."""
     opened = table(range_.path)
@@ -155,7 +154,7 @@ def read_columns(
         text = row[text_field]
         if isinstance(text, str):
             counts["bytes"] += len(text.encode())
-            yield from text_document(f"{range_.name}:{place}", text, counts, controls)
+            yield from text_document(f"{range_.name}:{place}", text, counts, spaces)
         else:
             counts["without_text"] += 1
 
@@ -168,7 +167,7 @@ def check_tfds(path: str, text_field: str) -> None:
 
 
 def read_tfds(
-    range_: Range, counts: collections.Counter[str], text_field: str, controls: Controls
+    range_: Range, counts: collections.Counter[str], text_field: str, spaces: bool
 ) -> Iterator[Document]:
     """Yields the documents of a range of records of a TFDS data set."""
     check_tfds(range_.path, text_field)
@@ -181,4 +180,4 @@ def read_tfds(
             raise _no_field(text_field, range_.path, sorted(record))
         counts["bytes"] += len(text)
         text = decode(text, counts) if isinstance(text, bytes) else text
-        yield from text_document(f"{range_.name}:{place}", text, counts, controls)
+        yield from text_document(f"{range_.name}:{place}", text, counts, spaces)

@@ -12,7 +12,6 @@ from bert_jax.io.compression import opened
 from bert_jax.io.files import open_read
 from data_pipelines.readers import wikitext
 from data_pipelines.readers.documents import (
-    Controls,
     Document,
     Passages,
     Range,
@@ -50,7 +49,7 @@ _HTML_TAG = re.compile(
 
 
 def read_xml(
-    range_: Range, counts: collections.Counter[str], text_field: str, controls: Controls
+    range_: Range, counts: collections.Counter[str], text_field: str, spaces: bool
 ) -> Iterator[Document]:
     """Yields the articles of a dump that start in a range; their keys are the page ids.
 
@@ -61,7 +60,7 @@ def read_xml(
         hidden = _hidden_namespaces(range_)
         for page in _pages(_chunks(range_), counts):
             counts["bytes"] += len(page)
-            yield from _documents(page, counts, controls, hidden)
+            yield from _documents(page, counts, spaces, hidden)
 
 
 def _hidden_namespaces(range_: Range) -> frozenset[str]:
@@ -166,7 +165,7 @@ def _pages(chunks: Iterator[tuple[bytes, bool]], counts: collections.Counter[str
 
 
 def _documents(
-    page: bytes, counts: collections.Counter[str], controls: Controls, hidden: frozenset[str]
+    page: bytes, counts: collections.Counter[str], spaces: bool, hidden: frozenset[str]
 ) -> Iterator[Document]:
     revision = page.find(b"<revision")
     head = page[: revision if revision >= 0 else _HEADER_BYTES]
@@ -183,7 +182,7 @@ def _documents(
         counts["empty_pages"] += 1
         return
     end = page.find(b"</text>", opening.end())
-    text = decode_line(page[opening.end() : end if end >= 0 else len(page)], counts, controls)
+    text = decode_line(page[opening.end() : end if end >= 0 else len(page)], counts, spaces)
     text = saxutils.unescape(text[:_LONGEST_TEXT], {"&quot;": '"', "&apos;": "'", "&#039;": "'"})
     if b"<redirect" in head or _REDIRECT.match(text):
         counts["redirects"] += 1
@@ -195,11 +194,11 @@ def _documents(
     paragraphs = "\n".join(wikitext.paragraphs(text, hidden, counts))
     if not paragraphs:
         counts["empty_pages"] += 1
-    yield from text_document(number[1].decode(), paragraphs, counts, controls)
+    yield from text_document(number[1].decode(), paragraphs, counts, spaces)
 
 
 def read_extracted(
-    range_: Range, counts: collections.Counter[str], text_field: str, controls: Controls
+    range_: Range, counts: collections.Counter[str], text_field: str, spaces: bool
 ) -> Iterator[Document]:
     """Yields the documents of WikiExtractor's <doc ...> and </doc> lines that start in a range."""
     with open_lines(range_, counts) as lines:
@@ -214,7 +213,7 @@ def read_extracted(
                     document = None
                 if range_.end is not None and line.offset >= range_.end:
                     return
-                header = decode_line(line.data, counts, controls)
+                header = decode_line(line.data, counts, spaces)
                 attributes = dict(_ATTRIBUTE.findall(header))
                 within = True
                 # A search would try each of many.
@@ -229,14 +228,14 @@ def read_extracted(
                 counts["outside"] += within and bool(line.data.strip())
                 continue
             closes = line.ends and line.data.rstrip().endswith(b"</doc>")
-            text = decode_line(line.data, counts, controls)
+            text = decode_line(line.data, counts, spaces)
             if closes:
                 text = text.removesuffix("</doc>").rstrip()
             if "<" in text:
                 text = _HTML_TAG.sub("", text).strip()
             if "&" in text:
                 # A reference may be one to a control character.
-                text = clean(unescape(text), counts, controls)
+                text = clean(unescape(text), counts, spaces)
             if text and text != title:
                 yield from document.add(text, len(line.data))
             if text:

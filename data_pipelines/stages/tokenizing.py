@@ -63,9 +63,9 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
             marks.write(path)
         return sorted_runs.RunWriter(dtype), _new_marks(task.cleaning)
 
-    controls = task.cleaning.controls if task.cleaning else readers.Controls()
+    spaces = bool(task.cleaning and "unicode" in task.cleaning.steps)
     documents = itertools.chain.from_iterable(
-        readers.read_documents(range_, task.input_format, cleaned, task.text_field, controls)
+        readers.read_documents(range_, task.input_format, cleaned, task.text_field, spaces)
         for range_ in task.ranges
     )
     cleaner = cleaning.Cleaner(task.cleaning) if task.cleaning else None

@@ -52,14 +52,6 @@ def test_unicode(text, expected):
     assert cleaning.clean_unicode(document(text), SETTINGS).document.passages == (expected,)
 
 
-def test_mojibake_is_repaired_and_good_text_left():
-    pytest.importorskip("ftfy")
-    good = document("schön, naïve, São Paulo, 東京, L’Hôpital", "plain")
-    assert cleaning.clean_mojibake(good, SETTINGS).document is good
-    bad = document("schÃ¶n und groÃŸ")
-    assert cleaning.clean_mojibake(bad, SETTINGS).document.passages == ("schön und groß",)
-
-
 def test_length_bounds(monkeypatch):
     monkeypatch.setattr(cleaning, "_LEAST_DOCUMENT_CHARACTERS", 10)
     settings = cleaning.Settings(("length",))

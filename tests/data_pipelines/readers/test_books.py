@@ -45,11 +45,11 @@ PASSAGES = (
 LICENSE = "\nThis text is for the use of anyone anywhere at no cost.\n"
 
 
-def read(path, counts=None, controls=readers.Controls()):  # noqa: B008 (frozen)
+def read(path, counts=None):
     return [
         d
         for r in readers.split_ranges([str(path)], 100, "books")
-        for d in readers.read_documents(r, "books", counts, controls=controls)
+        for d in readers.read_documents(r, "books", counts)
     ]
 
 

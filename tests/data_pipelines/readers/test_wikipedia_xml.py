@@ -75,12 +75,10 @@ def page(number, text, title="A", namespace=0, extra=""):
     )
 
 
-def read(path, target=1 << 30, counts=None, controls=readers.Controls()):  # noqa: B008 (frozen)
+def read(path, target=1 << 30, counts=None):
     ranges = readers.split_ranges([str(path)], target, "wikipedia_xml")
     return [
-        document
-        for range_ in ranges
-        for document in readers.read_documents(range_, "wikipedia_xml", counts, controls=controls)
+        document for range_ in ranges for document in readers.read_documents(range_, "wikipedia_xml", counts)
     ]
 
 
