@@ -29,11 +29,11 @@ _PAIR = 128
 # Columns are hashed as a row that no batch has.
 _NO_ROW = np.array([2**32 - 1], np.uint32)
 
-_row_ids: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar("row_ids", default=None)
+_dropout_rows: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar("dropout_rows", default=None)
 
 
 @contextlib.contextmanager
-def row_ids(ids: jax.Array) -> Iterator[None]:
+def dropout_rows(ids: jax.Array) -> Iterator[None]:
     """Makes programs traced inside the block sample the masks of these rows of a larger batch.
 
     Outside of it the rows are 0, 1, 2, ...
@@ -42,27 +42,27 @@ def row_ids(ids: jax.Array) -> Iterator[None]:
         ids: integers [rows]. An array with k times as many rows has k consecutive rows for each id, such as
             the rows of a question with k choices.
     """
-    token = _row_ids.set(jnp.asarray(ids, jnp.uint32))
+    token = _dropout_rows.set(jnp.asarray(ids, jnp.uint32))
     try:
         yield
     finally:
-        _row_ids.reset(token)
+        _dropout_rows.reset(token)
 
 
 def row_numbers(rows: int) -> jax.Array:
-    """Returns uint32 [rows], the numbers of rows in the whole batch: those of `row_ids`, or 0, 1, 2, ..."""
+    """Returns uint32 [rows], the numbers of rows in the whole batch: those of `dropout_rows`, or 0, 1, 2, ..."""
     ids = _ids_in_context(rows)
     return jnp.arange(rows, dtype=jnp.uint32) if ids is None else ids
 
 
 def _ids_in_context(rows: int) -> jax.Array | None:
-    """Returns uint32 [rows] from `row_ids`; None outside of it, where the rows are 0, 1, 2, ..."""
-    ids = _row_ids.get()
+    """Returns uint32 [rows] from `dropout_rows`; None outside of it, where the rows are 0, 1, 2, ..."""
+    ids = _dropout_rows.get()
     if ids is None or ids.shape[0] == rows:
         return ids
     each, rest = divmod(rows, ids.shape[0])
     if rest:
-        raise ValueError(f"an array of {rows} rows inside row_ids of {ids.shape[0]}")
+        raise ValueError(f"an array of {rows} rows inside dropout_rows of {ids.shape[0]}")
     return (ids[:, None] * np.uint32(each) + jnp.arange(each, dtype=jnp.uint32)).reshape(-1)
 
 
@@ -187,7 +187,7 @@ _dropout.defvjp(_dropout_fwd, _dropout_bwd)
 def dropout(x: jax.Array, key: jax.Array | None, rate: float) -> jax.Array:
     """Zeroes each element of x with probability `rate` and scales the others by 1/(1 - rate).
 
-    The mask depends on the key, the row's position in the batch (see `row_ids`) and the position in the row.
+    The mask depends on the key, the row's position in the batch (see `dropout_rows`) and the position in the row.
 
     Args:
         x: [rows, ...], any float dtype.

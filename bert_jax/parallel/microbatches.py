@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from bert_jax.kernels.dropout import row_ids, row_numbers
+from bert_jax.kernels.dropout import dropout_rows, row_numbers
 from bert_jax.objectives.base import Batch
 from bert_jax.parallel import host
 
@@ -100,7 +100,7 @@ def mapped(function: Callable[[Batch], Any], batch: Batch, count: int, *, recomp
 def _of_microbatch(function: Callable[[Batch], Any]) -> Callable[[tuple[jax.Array, Batch]], Any]:
     def of_microbatch(numbered):
         numbers, rows = numbered
-        with row_ids(numbers):
+        with dropout_rows(numbers):
             return function(rows)
 
     return of_microbatch

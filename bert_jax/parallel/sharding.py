@@ -22,7 +22,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
-from bert_jax.kernels.dropout import row_ids
+from bert_jax.kernels.dropout import dropout_rows
 from bert_jax.models.parameters import is_box
 from bert_jax.parallel import compiler_options
 from bert_jax.settings.run_config import MeshConfig
@@ -240,7 +240,7 @@ def sum_over_rows(function: Callable[[Any, Any], Any], given: Any, rows: Any) ->
         return function(given, rows)
 
     def of_device(given, rows, numbers):
-        with row_ids(numbers), nn.logical_axis_rules([]):
+        with dropout_rows(numbers), nn.logical_axis_rules([]):
             return jax.tree.map(_sum_over_data, function(given, rows))
 
     numbers = jnp.arange(jax.tree.leaves(rows)[0].shape[0])

@@ -78,7 +78,7 @@ class Range:
     size: int
 
 
-# Control characters that are not whitespace, and those that are. Tab, newline and carriage return do not count.
+# Control characters that are not whitespace, and those that are. Tabs and line ends do not count.
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]+")
 _SPACING_CONTROLS = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 

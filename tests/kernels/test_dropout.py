@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.kernels.dropout import dropout, keep_mask, kernel_seeds, row_ids
+from bert_jax.kernels.dropout import dropout, dropout_rows, keep_mask, kernel_seeds
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.02])
@@ -73,7 +73,7 @@ def test_the_gradient_passes_where_the_value_does():
 def test_rows_of_a_part_draw_what_they_draw_in_the_whole_batch():
     key, whole, ids = jax.random.key(2), jnp.ones((12, 300)), np.array([7, 1, 10])
     expected, seeds = dropout(whole, key, 0.3)[ids], kernel_seeds(key, 12)[ids]
-    with row_ids(ids):
+    with dropout_rows(ids):
         found, pull = jax.vjp(lambda x: dropout(x, key, 0.3), whole[ids])
         assert np.array_equal(kernel_seeds(key, 3), seeds)
     assert np.array_equal(found, expected)
@@ -90,9 +90,9 @@ def test_lines_are_numbered_in_the_order_of_memory():
 
 def test_rows_of_a_group_follow_each_other():
     key, whole = jax.random.key(2), jnp.ones((12, 300))
-    with row_ids(np.array([3, 1])):
+    with dropout_rows(np.array([3, 1])):
         found = dropout(whole[:6], key, 0.3)
         for rows in (5, 1):
-            with pytest.raises(ValueError, match=f"{rows} rows inside row_ids of 2"):
+            with pytest.raises(ValueError, match=f"{rows} rows inside dropout_rows of 2"):
                 dropout(whole[:rows], key, 0.3)
     assert np.array_equal(found, dropout(whole, key, 0.3)[np.array([9, 10, 11, 3, 4, 5])])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_jax.kernels import attention, dispatch, xla_attention
-from bert_jax.kernels.dropout import dropout, row_ids
+from bert_jax.kernels.dropout import dropout, dropout_rows
 from bert_jax.kernels.tpu import local_rows
 from bert_jax.parallel import sharding
 
@@ -159,7 +159,7 @@ def test_rows_of_a_part_have_the_dropout_of_the_whole_batch(implementation):
 
     part = np.array([2, 1])
     whole = attend(np.arange(3))[part]
-    with row_ids(part):
+    with dropout_rows(part):
         np.testing.assert_allclose(attend(part), whole, atol=1e-6)
     assert np.abs(attend(part) - whole).max() > 0.1
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.kernels import layer_norm
-from bert_jax.kernels.dropout import dropout, row_ids
+from bert_jax.kernels.dropout import dropout, dropout_rows
 from bert_jax.kernels.tpu.residual import residual_norm
 from bert_jax.parallel import sharding
 
@@ -50,7 +50,7 @@ def test_the_kernel_and_its_gradients_are_those_of_the_plain_formula(rate):
 def test_rows_of_a_part_have_the_dropout_of_the_whole_batch():
     (x, h, *parameters), _ = inputs(3)
     whole = residual_norm(x, h, *parameters, **OPTIONS, rate=0.5)
-    with row_ids(np.array([2])):
+    with dropout_rows(np.array([2])):
         part = residual_norm(x[2:], h[2:], *parameters, **OPTIONS, rate=0.5)
     np.testing.assert_allclose(part, whole[2:], atol=1e-5)
 

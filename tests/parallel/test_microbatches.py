@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.models import packed_batch, tiny_task
 
-from bert_jax.kernels.dropout import row_ids, row_numbers
+from bert_jax.kernels.dropout import dropout_rows, row_numbers
 from bert_jax.parallel import host, microbatches, sharding
 from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.tasks.rows import outputs
@@ -46,7 +46,7 @@ def test_parts_know_their_rows(count):
     total = microbatches.summed(lambda rows: jax.tree.map(jnp.sum, numbered(rows)), batch, count)
     assert total == {"ids": 66, "number": 15} and total["ids"].dtype == jnp.int32
     # On a device that has some rows of the batch, and beside an array with four examples of each row.
-    with row_ids(mine := np.array([9, 1, 4, 6, 7, 2])):
+    with dropout_rows(mine := np.array([9, 1, 4, 6, 7, 2])):
         found = microbatches.mapped(numbered, batch | {"examples": jnp.zeros(24)}, count)
     assert np.array_equal(found["ids"], batch["input_ids"]) and np.array_equal(found["number"], mine)
 
