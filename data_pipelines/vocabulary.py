@@ -307,30 +307,24 @@ class Part:
         training: the documents to train on.
         held_out: the documents that are held out; none if the corpus has too few passages.
         times: how often the documents are used in training; some of them once more than the others.
+        words: the number of words, as separated by whitespace, on which the vocabulary was measured: those
+            that are held out, or else those of the training text.
+        tokens_per_word: how many tokens they have on average.
+        unknown_rate: the share of [UNK] among the tokens.
     """
 
     name: str
     training: list[readers.Document]
     held_out: list[readers.Document]
     times: float = 1.0
+    words: int = 0
+    tokens_per_word: float = 0.0
+    unknown_rate: float = 0.0
 
     @property
     def bytes(self) -> int:
         """The size of the documents to train on, in bytes."""
-        return _size(self.training)
-
-    @property
-    def measured(self) -> list[readers.Document]:
-        """The documents on which a vocabulary is measured."""
-        return self.held_out or self.training
-
-
-def _size(documents: Iterable[readers.Document]) -> int:
-    return sum(document.size for document in documents)
-
-
-def _passages(documents: Iterable[readers.Document]) -> Iterator[str]:
-    return itertools.chain.from_iterable(document.passages for document in documents)
+        return sum(document.size for document in self.training)
 
 
 def sample(options: Options, sample_bytes: int, progress: Progress) -> list[Part]:
@@ -452,31 +446,12 @@ TRAINERS = {
 }
 
 
-class Measured(NamedTuple):
-    """Statistics of the vocabulary on a text."""
-
-    input: str  # from which the text is
-    words: int  # as separated by whitespace
-    tokens_per_word: float
-    unknown_rate: float  # the share of [UNK] among the tokens
-
-
-@dataclasses.dataclass(frozen=True)
-class Trained:
-    """A trained vocabulary, and its statistics on held-out text.
-
-    Attributes:
-        path: the file of the vocabulary.
-        size: its number of tokens, at most the requested one; a small corpus may yield fewer.
-        parts: the sample of each input, or that of all inputs together if they are not weighted.
-        measured: the statistics on the held-out text of each part, or on its training text if nothing is
-            held out.
-    """
+class Trained(NamedTuple):
+    """A trained vocabulary, and its statistics on held-out text."""
 
     path: str
-    size: int
-    parts: tuple[Part, ...]
-    measured: tuple[Measured, ...]
+    size: int  # at most the requested number of tokens; a small corpus may yield fewer
+    parts: tuple[Part, ...]  # the sample of each input, or that of all if they are not weighted
 
 
 def train(options: Options, progress: Progress | None = None) -> Trained:
@@ -507,8 +482,7 @@ def train(options: Options, progress: Progress | None = None) -> Trained:
     return Trained(
         path=options.output,
         size=tokenizer.vocab_size,
-        parts=tuple(parts),
-        measured=tuple(_measure(part.name, tokenizer, part.measured) for part in parts),
+        parts=tuple(_measured(part, tokenizer) for part in parts),
     )
 
 
@@ -549,12 +523,15 @@ def _check(options: Options) -> None:
     checks.check_free(options.output, options.overwrite)
 
 
-def _measure(name: str, tokenizer: Tokenizer, text: Sequence[readers.Document]) -> Measured:
+def _measured(part: Part, tokenizer: Tokenizer) -> Part:
+    """Returns the part with the statistics of the vocabulary."""
     words = tokens = unknown = 0
-    passages = _passages(text)
+    text = part.held_out or part.training
+    passages = itertools.chain.from_iterable(document.passages for document in text)
     while batch := list(itertools.islice(passages, 1000)):
         words += sum(len(passage.split()) for passage in batch)
         for ids in tokenizer.encode_batch(batch):
             tokens += len(ids)
             unknown += ids.count(tokenizer.unk_id)
-    return Measured(name, words, tokens / max(1, words), unknown / max(1, tokens))
+    per_word, rate = tokens / max(1, words), unknown / max(1, tokens)
+    return dataclasses.replace(part, words=words, tokens_per_word=per_word, unknown_rate=rate)

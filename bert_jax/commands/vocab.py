@@ -55,19 +55,19 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             f"from {part.name}: {counted(len(part.training), 'document')}, {wording.size(part.bytes)}, "
             f"{part.times:.2f} times: {share:.2%}"
         )
-    for part, line in zip(trained.parts, trained.measured, strict=True):
-        of = f" of {line.input}" if several else ""
+    for part in trained.parts:
+        of = f" of {part.name}" if several else ""
         seen = "held out" if part.held_out else "learned from"
         print(
-            f"{trained.path} on {counted(line.words, 'word')} {seen}{of}: {line.tokens_per_word:.3f} tokens "
-            f"per word, {line.unknown_rate:.3%} [UNK]"
+            f"{trained.path} on {counted(part.words, 'word')} {seen}{of}: {part.tokens_per_word:.3f} tokens "
+            f"per word, {part.unknown_rate:.3%} [UNK]"
         )
     if trained.size < flags.size:
         print(f"note: the text yields only {trained.size:,} tokens, not --size={flags.size}", file=sys.stderr)
-    if len({document.key for part in trained.parts for document in part.measured + part.training}) == 1:
+    if len({document.key for part in trained.parts for document in part.held_out + part.training}) == 1:
         more = "more documents (in text, a blank line ends one), or --nsp=none"
         print(f"note: the corpus is one document; bert-jax data needs {more}", file=sys.stderr)
-    unknown = max(line.unknown_rate for line in trained.measured)
+    unknown = max(part.unknown_rate for part in trained.parts)
     if unknown > _HIGH_UNKNOWN_RATE:
         print(
             f"warning: {unknown:.1%} of the tokens are [UNK]; try a larger --character_coverage or --size",

@@ -50,7 +50,7 @@ def dropout_rows(ids: jax.Array) -> Iterator[None]:
 
 
 def row_numbers(rows: int) -> jax.Array:
-    """Returns uint32 [rows], the numbers of rows in the whole batch: those of `dropout_rows`, or 0, 1, 2, ..."""
+    """Returns uint32 [rows], the numbers of rows in the batch: those of `dropout_rows`, or 0, 1, 2, ..."""
     ids = _ids_in_context(rows)
     return jnp.arange(rows, dtype=jnp.uint32) if ids is None else ids
 
@@ -187,7 +187,7 @@ _dropout.defvjp(_dropout_fwd, _dropout_bwd)
 def dropout(x: jax.Array, key: jax.Array | None, rate: float) -> jax.Array:
     """Zeroes each element of x with probability `rate` and scales the others by 1/(1 - rate).
 
-    The mask depends on the key, the row's position in the batch (see `dropout_rows`) and the position in the row.
+    The mask depends on the key, the row's place in the batch (see `dropout_rows`) and the place in the row.
 
     Args:
         x: [rows, ...], any float dtype.

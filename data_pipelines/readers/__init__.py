@@ -52,19 +52,12 @@ COUNTS: tuple[str, ...] = (
 )
 
 
-def _check_text(path: str, text_field: str) -> None:
-    if files.size(path):
-        with compression.opened(path) as file:
-            check_head(file.read(HEAD_BYTES), path)
-
-
 @dataclasses.dataclass(frozen=True)
 class Format:
     """One format of a corpus.
 
     Attributes:
         read: yields the documents that start in a range, and updates the counts.
-        check: raises UserError if the beginning of a file shows that it has another format.
         splits: the unit at which a file can be split: "bytes", "records", or "" for none.
         bzip2_streams: whether a .bz2 file of several streams may be split where a stream begins.
         has_fields: whether a text field is read.
@@ -72,7 +65,6 @@ class Format:
     """
 
     read: Callable[[Range, collections.Counter[str], str, bool], Iterator[Document]]
-    check: Callable[[str, str], None] = _check_text
     splits: str = "bytes"
     bzip2_streams: bool = False
     has_fields: bool = False
@@ -86,11 +78,11 @@ FORMATS: dict[str, Format] = {
     "wikiextractor": Format(wikipedia.read_extracted),
     "wikipedia_xml": Format(wikipedia.read_xml, bzip2_streams=True),
     "books": Format(books.read, splits=""),
-    "jsonl": Format(tables.read_jsonl, tables.check_jsonl, has_fields=True),
+    "jsonl": Format(tables.read_jsonl, has_fields=True),
     "csv": Format(tables.read_csv, splits="", has_fields=True),
 }
-_COLUMNS = Format(tables.read_columns, tables.check_columns, "records", has_fields=True)
-_TFDS = Format(tables.read_tfds, tables.check_tfds, "records", has_fields=True)
+_COLUMNS = Format(tables.read_columns, splits="records", has_fields=True)
+_TFDS = Format(tables.read_tfds, splits="records", has_fields=True)
 
 
 def format_of(path: str, name: str) -> Format:
@@ -244,18 +236,12 @@ def _glob(pattern: str) -> list[str]:
 
 
 def _files_under(path: str) -> list[str]:
-    """Returns the files in a folder and in the folders and links in it, each once; of a file, itself."""
+    """Returns the files in a folder and in the folders and links in it; of a file, itself."""
     if not os.path.isdir(path):
         return [path]
     found: list[str] = []
-    visited: set[str] = set()
     for folder, folders, names in os.walk(path, onerror=_raise, followlinks=True):
-        if (real := os.path.realpath(folder)) in visited:
-            folders.clear()
-            continue
-        visited.add(real)
         folders[:] = [name for name in folders if not name.startswith(".")]
-        folders.sort(key=lambda name: (os.path.islink(os.path.join(folder, name)), name))
         found += [os.path.join(folder, name) for name in names if not name.startswith(".")]
     return found
 
@@ -307,10 +293,19 @@ def file_digest(task: tuple[str, str, str]) -> dict[str, Any]:
         task: the path, the name of its format, and the text field.
 
     Raises:
-        UserError: as far as its beginning and its columns show, it has another format or lacks the field.
+        UserError: the file has another format, as far as its beginning shows, or no text in the field.
     """
     path, format, text_field = task
-    format_of(path, format).check(path, text_field)
+    kind, counts = format_of(path, format), collections.Counter[str]()
+    # Opening a remote Arrow file copies it.
+    if kind.has_fields and not (columnar.is_columnar(path) and files.is_remote(path)):
+        for range_ in split_ranges([path], 1 << 62, format):
+            first = next(kind.read(range_, counts, text_field, False), None)
+            if first is None and counts["bad_lines"] + counts["without_text"]:
+                raise UserError(f"{path}: no record has text in --text_field={text_field}")
+    elif not kind.has_fields and files.size(path):
+        with compression.opened(path) as file:
+            check_head(file.read(HEAD_BYTES), path)
     digest, size = hashlib.sha256(), 0
     for each in tfds.files(path) if path.startswith(tfds.PREFIX) else [path]:
         with files.open_read(each) as file:

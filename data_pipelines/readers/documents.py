@@ -23,7 +23,6 @@ _MAGIC = tuple(
     )
 )
 _TAR = slice(257, 262), b"ustar"  # position and magic bytes of a tar header (POSIX.1)
-_WHITESPACE_BYTES = bytes({byte for c in map(chr, range(0x3001)) if c.isspace() for byte in c.encode()})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -235,21 +234,6 @@ class Lines:
                 break
         return offset
 
-    def previous_is_blank(self) -> bool:
-        """Returns True if the line before the first one is blank or missing; call it before any is read."""
-        here, end = self.offset, self.offset - 1
-        blank, tail, step = True, b"", 256
-        while blank and end > self.data_start and b"\n" not in tail and len(tail) <= MAX_LINE_BYTES:
-            begin, step = max(self.data_start, end - step), 2 * step
-            self._file.seek(begin)
-            tail = self._file.read(end - begin) + tail
-            # A byte that is not part of whitespace ends the search, which in most files happens right away.
-            blank = not tail.rpartition(b"\n")[2].translate(None, _WHITESPACE_BYTES)
-            end = begin
-        self._file.seek(here)
-        line = tail.rpartition(b"\n")[2]
-        return blank and len(line) < MAX_LINE_BYTES and not line.decode("utf-8", "replace").strip()
-
     def __iter__(self) -> Iterator[Line]:
         begins = True
         while data := self._carry + self._file.readline(self._longest - len(self._carry)):
@@ -283,28 +267,27 @@ def read_text(
     spaces: bool,
     presplit: bool = True,
 ) -> Iterator[Document]:
-    """Yields the documents that start in a range; if `presplit`, a line is a sentence, else a paragraph."""
+    """Yields the documents before which a blank line, or the file, starts in a range.
+
+    If `presplit`, a line is a sentence, else a paragraph.
+    """
     with open_lines(range_, counts) as lines:
-        after_blank = lines.offset == lines.data_start or lines.previous_is_blank()
+        owned = lines.offset == lines.data_start and (range_.end is None or lines.offset < range_.end)
         document: Passages | None = None
         # Lines before and after the documents of this range are counted in the ranges to which they belong.
         ignored: collections.Counter[str] = collections.Counter()
         for line in lines:
             inside = range_.end is None or line.offset < range_.end
-            into = counts if document or (after_blank and inside) else ignored
-            text = decode_line(line.data, into, spaces)
+            text = decode_line(line.data, counts if document or owned else ignored, spaces)
             if not text and line.begins and line.ends and not line.data.decode("utf-8", "replace").strip():
                 if document:
                     yield from document.rest()
-                    document = None
-                after_blank = True
-                continue
-            if document is None and not inside:
-                return
-            if after_blank and line.begins:
-                document = Passages(f"{range_.name}:{line.offset}", presplit, counts)
-            after_blank = False
+                document, owned = None, inside
+            elif owned:
+                document, owned = Passages(f"{range_.name}:{line.offset}", presplit, counts), False
             if document and text:
                 yield from document.add(text, len(line.data))
+            elif not (document or owned or inside):
+                return
         if document:
             yield from document.rest()

@@ -15,39 +15,21 @@ from bert_jax.errors import UserError
 from bert_jax.io import columnar, compression, files, tfds
 from bert_jax.tokenization import normalization
 from data_pipelines.readers.documents import (
-    HEAD_BYTES,
     Document,
     Line,
     Range,
-    check_head,
     decode,
     open_lines,
     text_document,
 )
 
 _LONGEST = 32 << 20  # bytes of a JSON line, characters of a line of CSV
-_CHECKED = 100  # lines of JSON
 
 
 def _no_field(text_field: str, path: str, known: Iterable[str]) -> UserError:
     return UserError(
         f"--text_field={text_field}: no text in this field of {path}; it has {', '.join(list(known)[:20])}"
     )
-
-
-def check_jsonl(path: str, text_field: str) -> None:
-    """Raises UserError if none of the first lines of a file is a JSON object with text in the field."""
-    lines = []
-    with open_lines(Range(path, path, 0, None, 0), collections.Counter(), _LONGEST) as opened:
-        for line in opened:
-            lines += [line] if line.begins and line.data.strip() else []
-            if len(lines) == _CHECKED:
-                break
-    records = [record for line in lines if (record := _record(line, collections.Counter())) is not None]
-    if lines and not records:
-        raise UserError(f"{path}: no JSON object in its first lines; expected one on each line")
-    if records and not any(isinstance(record.get(text_field), str) for record in records):
-        raise _no_field(text_field, path, dict.fromkeys(name for record in records for name in record))
 
 
 def read_jsonl(
@@ -101,8 +83,6 @@ def read_csv(
     is_tsv = compression.strip_suffix(range_.path).lower().endswith(".tsv")
     number = 0
     with compression.opened(range_.path) as file:
-        check_head(file.read(HEAD_BYTES), range_.path)
-        file.seek(0)
         text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
         lines = iter(functools.partial(text.readline, _LONGEST), "")
         reader = csv.reader(lines, delimiter="\t" if is_tsv else ",", strict=True)
@@ -123,17 +103,6 @@ def read_csv(
             raise UserError(f"{range_.path}: row {number + 1:,}: {error}; is a quote left open?") from None
 
 
-def check_columns(path: str, text_field: str) -> None:
-    """Raises UserError if a local Parquet or Arrow file has no text in the column."""
-    if not files.is_remote(path):  # opening a remote Arrow file copies it
-        _check_table(columnar.Table(path), text_field)
-
-
-def _check_table(table: columnar.Table, text_field: str) -> None:
-    if text_field not in table.columns or text_field in table.types:
-        raise _no_field(text_field, table.path, table.columns)
-
-
 def table(path: str) -> columnar.Table:
     """Returns a Parquet or Arrow file; the last remote one is kept, since its ranges are read one by one."""
     return _remote_table(path, files.version(path)) if files.is_remote(path) else columnar.Table(path)
@@ -149,7 +118,8 @@ def read_columns(
 ) -> Iterator[Document]:
     """Yields the documents of a range of rows of a Parquet or Arrow file."""
     opened = table(range_.path)
-    _check_table(opened, text_field)
+    if text_field not in opened.columns or text_field in opened.types:
+        raise _no_field(text_field, opened.path, opened.columns)
     for place, row in enumerate(opened.rows([text_field], range_.start, range_.end), range_.start):
         text = row[text_field]
         if isinstance(text, str):
@@ -159,18 +129,13 @@ def read_columns(
             counts["without_text"] += 1
 
 
-def check_tfds(path: str, text_field: str) -> None:
-    """Raises UserError if the records of a TFDS data set lack the field."""
-    features = tfds.builder(path).info.features
-    if text_field not in features:
-        raise _no_field(text_field, path, sorted(features))
-
-
 def read_tfds(
     range_: Range, counts: collections.Counter[str], text_field: str, spaces: bool
 ) -> Iterator[Document]:
     """Yields the documents of a range of records of a TFDS data set."""
-    check_tfds(range_.path, text_field)
+    features = tfds.builder(range_.path).info.features
+    if text_field not in features:
+        raise _no_field(text_field, range_.path, sorted(features))
     records = tfds.open_split(range_.path, tfds.SPLIT)
     assert range_.end is not None
     for place in range(range_.start, range_.end):

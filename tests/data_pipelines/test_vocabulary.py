@@ -66,8 +66,8 @@ def test_a_small_vocabulary_is_compact(text, tmp_path):
     )
     # Characters that are words of their own never continue one.
     assert "##e" in tokens and not {"##.", "##中", "\u2603", "x" * 50} & set(tokens)
-    (measured,) = trained.measured
-    assert trained.parts[0].held_out and measured.words > 100
+    (measured,) = trained.parts
+    assert measured.held_out and measured.words > 100
     assert 1 < measured.tokens_per_word < 4 and measured.unknown_rate < 0.001
 
 
@@ -107,7 +107,7 @@ def test_byte_bpe(text, tmp_path, family, cls, template):
     assert tokenizer.special_ids == {"cls": 0, "pad": 1, "sep": 2, "unk": 3, "mask": 4}
     assert tokenizer.tokens[0] == cls and tokenizer.template == template
     assert tokenizer.tokens[5:261] == sorted(byte_bpe.ALPHABET)
-    (measured,) = trained.measured
+    (measured,) = trained.parts
     assert 1 < measured.tokens_per_word < 4 and measured.unknown_rate == 0
     lines = Path(text).read_text("utf-8").split("\n")
     assert [tokenizer.decode(ids) for ids in tokenizer.encode_batch(lines)] == lines
