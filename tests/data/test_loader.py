@@ -4,6 +4,7 @@ restart."""
 import itertools
 import threading
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -180,3 +181,53 @@ def test_marked_batches_have_an_entry_more(dataset):
         assert (mark is not None) == (step < 3)
         assert mark is None or (mark.dtype, mark.tolist()) == (np.int32, [1] * 8)
         assert_same([batch], [other])
+
+
+@given(
+    rows=st.lists(st.integers(0, 2**62), min_size=1, max_size=20, unique=True),
+    copy=st.integers(0, 2**31),
+    seed=st.integers(0, 2**64 - 1),
+)
+@settings(deadline=None, max_examples=50)
+def test_keys_are_elementwise_and_differ_from_row_to_row(rows, copy, seed):
+    keys = loader.mask_keys(np.array(rows), np.full(len(rows), copy), seed)
+    assert keys.dtype == np.uint32 and keys.shape == (len(rows), 2)
+    assert len({tuple(key) for key in keys.tolist()}) == len(rows)
+    for row, key in zip(rows, keys, strict=True):
+        np.testing.assert_array_equal(loader.mask_keys(np.array([row]), np.array([copy]), seed)[0], key)
+
+
+def test_keys_differ_by_copy_and_seed_and_are_uniform():
+    rows = np.arange(1000)
+    cases = [loader.mask_keys(rows, np.full(1000, copy), seed) for copy in range(4) for seed in range(4)]
+    keys = np.concatenate(cases)
+    assert len({tuple(key) for key in keys.tolist()}) == len(keys)
+    ones = np.unpackbits(keys.view(np.uint8), axis=1).mean(axis=0)  # of each of the 64 bits
+    assert abs(ones - 0.5).max() < 0.025
+    draws = jax.vmap(lambda key: jax.random.uniform(jax.random.wrap_key_data(key)))(keys[:4000])
+    assert abs(np.histogram(draws, bins=10, range=(0, 1))[0] - 400).max() < 100
+
+
+def test_known_keys():
+    """Runs that are resumed must find the masks that they began with: these numbers may never change."""
+    keys = loader.mask_keys(np.array([0, 1, 10**12]), np.array([0, 0, 3]), seed=7)
+    assert keys.tolist() == [
+        [2701999949, 3730757320],
+        [1092842020, 3585891154],
+        [962133403, 3310294020],
+    ]
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3])
+def test_an_epoch_has_the_keys_of_its_copy(dataset, copies):
+    n, seed = len(dataset), 3
+    keys = np.concatenate(
+        [
+            batch["mask_keys"]
+            for batch in take(loader.train_batches(dataset, 8, seed, 0, mask_copies=copies), 5 * n // 8 + 1)
+        ]
+    )
+    for epoch in range(5):
+        rows = loader.permute(np.arange(n), n, seed, epoch)
+        expected = loader.mask_keys(rows, np.full(n, epoch % copies), seed)
+        np.testing.assert_array_equal(keys[epoch * n : (epoch + 1) * n], expected)
