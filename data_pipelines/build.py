@@ -261,7 +261,7 @@ class _Build:
         tasks = {split: self._shard_tasks(split, parts) for split in parts}
         all_tasks = list(itertools.chain(*tasks.values()))
         made = iter(self._run("writing files", shards.make_shard, all_tasks, "files"))
-        files_of = {split: [shards.entry(task, next(made)) for task in tasks[split]] for split in tasks}
+        files_of = {split: list(itertools.islice(made, len(tasks[split]))) for split in tasks}
         splits = {}
         for split in sorted(parts, reverse=True):  # train before eval
             results = [result for _, result in parts[split]]
@@ -278,19 +278,18 @@ class _Build:
         # The reference deals the rows of a bucket out to the files. Rows of many buckets are not dealt out:
         # each file would read nearly all buckets, since the pages that it skips are read, too.
         dealt = self.settings["schema"] == google.SCHEMA and len(rows) == 1
-        number = self._shards(split, parts)
+        counts = {name: sum(result["rows"] for _, result in results) for name, results in parts.items()}
+        if wanted := self.options.num_shards:
+            if wanted > counts["train"]:
+                most = counts["train"]
+                raise UserError(f"--num_shards={wanted}: expected at most the number of rows, {most}")
+            number = max(1, wanted * counts[split] // counts["train"])
+        else:
+            number = -(-sum(result["bytes"] for _, result in parts[split]) // _SHARD_BYTES)
         shares = shards.share_rows(rows, number, dealt or mixed)
         shares = [shards.spread(share) for share in shares] if mixed else shares
-        names = (shards.file_name(split, place, number) for place in range(number))
+        names = (f"{split}-{place:05d}-of-{number:05d}.tfrecord" for place in range(number))
         return [shards.ShardTask(share, self._path(name)) for share, name in zip(shares, names, strict=True)]
-
-    def _shards(self, split: str, parts: _Rows) -> int:
-        rows = {name: sum(result["rows"] for _, result in results) for name, results in parts.items()}
-        if not (wanted := self.options.num_shards):
-            return -(-sum(result["bytes"] for _, result in parts[split]) // _SHARD_BYTES)
-        if wanted > rows["train"]:
-            raise UserError(f"--num_shards={wanted}: expected at most the number of rows, {rows['train']}")
-        return max(1, wanted * rows[split] // rows["train"])
 
     def _finish(self, tokenized: list[dict[str, Any]], splits: dict[str, Any]) -> dict[str, Any]:
         """Moves the shards to the output directory, in place of old ones; writes and returns the manifest."""

@@ -151,11 +151,8 @@ def read_documents(
     Args:
         range_: a range that `split_ranges` returned for the same format.
         format: one of FORMATS; it is ignored for Parquet and Arrow files and TFDS data sets.
-        counts: updated with "documents", "bytes" and COUNTS: "undecodable" (bytes, or sequences of them, that
-            became U+FFFD); "control_characters" that were dropped or replaced; "long_lines" and
-            "long_documents" that were split or truncated; "unclosed" <doc> and <page> elements; "outside",
-            lines outside <doc> elements (a lower bound: the split into ranges can hide some); and the pages,
-            lines and paragraphs that were dropped.
+        counts: updated with "documents", "bytes" and COUNTS. "outside", lines outside <doc> elements, is a
+            lower bound: the split into ranges can hide some.
         text_field: the field of records that has the text.
         spaces: whether control characters that are whitespace become spaces; see `documents.clean`.
 

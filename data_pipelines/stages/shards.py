@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from bert_jax.data import tfrecord
+from bert_jax.io import files
 
 _PIECES = 64  # of each part that `spread` cuts
 
@@ -22,11 +22,6 @@ class ShardTask:
 
     parts: tuple[tuple[str, int, int, int], ...]  # (record file, first row, end row, step)
     output: str
-
-
-def file_name(split: str, place: int, shards: int) -> str:
-    """Returns the name of a record file: the one at `place` of the `shards` of a split."""
-    return f"{split}-{place:05d}-of-{shards:05d}.tfrecord"
 
 
 def share_rows(
@@ -71,15 +66,14 @@ def spread(parts: Sequence[tuple[str, int, int, int]]) -> tuple[tuple[str, int, 
 
 
 def make_shard(task: ShardTask) -> dict[str, Any]:
-    """Copies the rows of a shard into one record file, and checks their CRCs."""
+    """Copies the rows of a shard into one record file, and checks their CRCs.
+
+    Returns:
+        What a manifest has of the file.
+    """
     repeated = len({path for path, *_ in task.parts}) < len(task.parts)
     # Files that occur once are closed after their rows, because their indexes are large.
     opened = functools.cache(tfrecord.RecordFile) if repeated else tfrecord.RecordFile
     parts = ((opened(path), np.arange(*numbers)) for path, *numbers in task.parts)
     count, size = tfrecord.copy_records(task.output, parts)
-    return {"rows": count, "bytes": size}
-
-
-def entry(task: ShardTask, made: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what a manifest has of a record file, given the result of `make_shard`."""
-    return {"name": os.path.basename(task.output), "rows": made["rows"], "bytes": made["bytes"]}
+    return {"name": files.name(task.output), "rows": count, "bytes": size}

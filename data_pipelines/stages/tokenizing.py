@@ -53,15 +53,16 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
     counts = dict.fromkeys(TEXT_COUNTS, 0)
     cleaned: collections.Counter[str] = collections.Counter()
     runs: list[str] = []
-    writer, marks = sorted_runs.RunWriter(dtype), _new_marks(task.cleaning)
+    writer = sorted_runs.RunWriter(dtype)
+    marked = task.cleaning if task.cleaning and task.cleaning.finds_duplicates else None
+    marks = duplicates.Writer(marked) if marked else None
 
-    def flush() -> tuple[sorted_runs.RunWriter, duplicates.Writer | None]:
+    def flush() -> None:
         path = f"{task.output}-{len(runs):04d}"
         runs.append(files.name(path))
         writer.write(path)
         if marks:
             marks.write(path)
-        return sorted_runs.RunWriter(dtype), _new_marks(task.cleaning)
 
     spaces = bool(task.cleaning and "unicode" in task.cleaning.steps)
     documents = itertools.chain.from_iterable(
@@ -92,7 +93,8 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
             marks.add(key, document, begins, (tokens, len(encoded), unknown))
         full = writer.size >= _RUN_TOKENS or writer.documents >= _RUN_DOCUMENTS
         if full or (marks and marks.size >= _RUN_FINGERPRINT_BYTES):
-            writer, marks = flush()
+            flush()
+            writer, marks = sorted_runs.RunWriter(dtype), duplicates.Writer(marked) if marked else None
     if writer.size:
         flush()
     # Written to a file, since those of all tasks together would not fit into the memory of the planner.
@@ -101,10 +103,6 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
     if cleaner:
         counts = counts | {"cleaning": cleaner.counts}
     return counts | {"runs": runs, "smallest_keys": keys, "histogram": files.name(f"{task.output}.histogram")}
-
-
-def _new_marks(settings: cleaning.Settings | None) -> duplicates.Writer | None:
-    return duplicates.Writer(settings) if settings and settings.finds_duplicates else None
 
 
 def _encoded(
