@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from bert_jax.data import manifests, records
 from bert_jax.errors import UserError, file_error
@@ -60,7 +59,9 @@ def local_copy(url: str, directory: str = "", log: Callable[[str], None] = print
             key = json.dumps([base, wanted]).encode()
         else:
             key = content = files.read(path)
-            wanted = dict(_wanted(manifests.parse(content, path)))
+            manifest = manifests.parse(content, path)
+            listed = [entry for split in manifest["splits"].values() for entry in split["files"]]
+            wanted = {manifest["vocabulary"]["file"]: -1} | {e["name"]: e["bytes"] for e in listed}
     except OSError as error:
         reason = error.strerror or error
         message = f"cannot read the records {url} ({reason}): is there a {manifests.FILE}?"
@@ -82,14 +83,6 @@ def local_copy(url: str, directory: str = "", log: Callable[[str], None] = print
         message = f"cannot keep a copy of {url} in {target}: {error.strerror or error}"
         raise file_error(message, error) from error
     return target
-
-
-def _wanted(manifest: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    """Yields (name, bytes) of each file in a manifest; bytes is -1 where the manifest has no size."""
-    yield manifest["vocabulary"]["file"], -1
-    for split in manifest["splits"].values():
-        for entry in split["files"]:
-            yield entry["name"], entry["bytes"]
 
 
 def _is_whole(path: str, size: int) -> bool:

@@ -278,15 +278,13 @@ def describe(directory: str, names: Sequence[str], vocab: str, index_dir: str = 
         "special_ids": special_ids,
         "sources": [],
         "fingerprint": digest.hexdigest(),
-        "splits": {split: _uncounted(entries) for split, entries in listed.items()},
+        "splits": {
+            split: dict.fromkeys(("documents", "tokens", "random_next"), 0)  # which are not known
+            | dict.fromkeys(("rows", "sequences"), sum(file["rows"] for file in entries))
+            | {"files": entries}
+            for split, entries in listed.items()
+        },
     }
-
-
-def _uncounted(entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns a manifest's entry for a split of which only the number of rows is known."""
-    rows = sum(file["rows"] for file in entries)
-    counts = dict.fromkeys(("documents", "tokens", "random_next"), 0)
-    return counts | {"rows": rows, "sequences": rows, "files": entries}
 
 
 def _shape(file: tfrecord.RecordFile) -> tuple[int, int, bool]:

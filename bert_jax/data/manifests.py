@@ -79,17 +79,9 @@ def parse(content: bytes, path: str, schema: str | None = None) -> dict[str, Any
         raise UserError(f"{path}: nsp is {manifest['nsp']!r:.60}, expected next, sop or none")
     names = [entry["name"] for split in manifest["splits"].values() for entry in split["files"]]
     for name in (manifest["vocabulary"]["file"], *names):
-        if not is_plain_name(name):
+        if name in ("", ".", "..") or set(name) & set("/\\:\0\n"):
             raise UserError(f"{path}: it names the file {name[:100]!r}; expected a name without a folder")
     return manifest
-
-
-def is_plain_name(name: str) -> bool:
-    """Returns whether a name refers to a file in the same directory.
-
-    A folder, an absolute path, ".." and a URL do not.
-    """
-    return bool(name) and name not in (".", "..") and not set(name) & set("/\\:\0\n")
 
 
 def read(data_dir: str, schema: str | None = None) -> dict[str, Any]:

@@ -153,26 +153,6 @@ def test_an_error_arrives_in_its_turn_and_ends_the_threads(dataset):
     assert not loader_threads()
 
 
-def test_batches_of_growing_size_are_slices_of_one_order(dataset):
-    """Every row once an epoch, whatever the sizes of the batches are, from any step and in any process."""
-    ramp = Ramp((0, 3, 7), (4, 8, 16))
-    sizes = [4] * 3 + [8] * 4 + [16] * 5
-    rows = rows_of_steps(len(dataset), ramp, 3, 12)
-    assert [len(each) for each in rows] == sizes
-    single = rows_of_steps(len(dataset), 1, 3, sum(sizes))
-    np.testing.assert_array_equal(np.concatenate(rows), np.concatenate(single))
-    straight = take(loader.train_batches(dataset, ramp, 3, 0), 12)
-    assert_same(straight[5:], take(loader.train_batches(dataset, ramp, 3, 5), 7))
-    halves = [
-        take(loader.train_batches(dataset, ramp, 3, 0, lambda size, k=k: np.arange(k, size, 2)), 12)
-        for k in (0, 1)
-    ]
-    for whole, even, odd in zip(straight, *halves, strict=True):
-        np.testing.assert_array_equal(whole["input_ids"][::2], even["input_ids"])
-        np.testing.assert_array_equal(whole["input_ids"][1::2], odd["input_ids"])
-        np.testing.assert_array_equal(odd["row_ids"], np.arange(1, len(whole["row_ids"]), 2))
-
-
 def test_marked_batches_have_an_entry_more(dataset):
     marks = {"first": Ramp((0, 3), (1, 0)), "never": Ramp.constant(0)}
     plain, marked = (take(loader.train_batches(dataset, 8, 3, 0, marks=each), 5) for each in (None, marks))

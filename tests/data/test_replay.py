@@ -42,16 +42,6 @@ def test_the_share_is_exact_and_both_are_numbered_without_gaps(share, start, cou
         assert loader.divide(positions[place], share) == (is_replay[place], numbers[place])
 
 
-@pytest.mark.parametrize(
-    "share, replayed", [(0.1, [9, 19, 29]), (0.3, [3, 6, 9, 13]), (0.5, [1, 3, 5]), (1 / 3, [2, 5, 8])]
-)
-def test_known_places(share, replayed):
-    """Runs that are resumed must find the division that they began with."""
-    positions = np.arange(replayed[-1] + 1)
-    is_replay, _ = loader.divide(positions, Fraction(share).limit_denominator(10**6))
-    assert np.flatnonzero(is_replay).tolist() == replayed
-
-
 def test_the_seed_of_replay_never_changes():
     assert [loader.replay_seed(seed) for seed in (0, 7)] == [17370114826143972408, 18006829392174342476]
 
@@ -94,11 +84,13 @@ def test_batches_are_the_rows_of_their_numbering(both, copies):
     assert loader.replay_seed(SEED) != SEED
 
 
-def test_any_start_any_processes_and_any_sizes_of_batches(both):
+@pytest.mark.parametrize("share", [None, Fraction(1, 10)])
+def test_any_start_any_processes_and_any_sizes_of_batches(both, share):
     own, general = (datasets[32] for datasets in both)
-    options = dict(dataset=own, replay=loader.Replay(general, Fraction(1, 10)), mask_copies=2)
+    options = dict(dataset=own, replay=share and loader.Replay(general, share), mask_copies=2)
     ramp = Ramp((0, 3, 7), (4, 8, 16))
     whole = take(12, batch_size=ramp, **options)
+    assert [len(batch["lengths"]) for batch in whole] == [4] * 3 + [8] * 4 + [16] * 5
     assert_same(take(7, start=5, batch_size=ramp, **options), whole[5:])
     rows = take(sum(len(batch["lengths"]) for batch in whole), batch_size=1, prefetch=0, **options)
     np.testing.assert_array_equal(

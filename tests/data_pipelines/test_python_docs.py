@@ -1,12 +1,7 @@
-"""The corpus that every CPython carries: English only, without repeats, the same on every run."""
-
-from pathlib import Path
-
-import pytest
+"""The corpus that every CPython carries: English prose alone."""
 
 from data_pipelines import python_docs
 
-ROOT = Path(__file__).resolve().parents[2]
 DOCSTRING = """
 Open a file(s) and *return* a stream.
 
@@ -41,11 +36,6 @@ Some code::
 
 "Dr. Smith wrote it." It works in Python 3, i.e. today. Short one.
 """
-
-
-@pytest.fixture(scope="module")
-def corpus():
-    return python_docs.documents()
 
 
 def test_prose_of_a_docstring():

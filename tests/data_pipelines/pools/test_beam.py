@@ -1,11 +1,9 @@
 """The stages on Apache Beam's DirectRunner, and on files that are not on a local path."""
 
 import dataclasses
-import os
 
 import pytest
 
-from bert_jax.data import manifests
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from data_pipelines import build
@@ -34,23 +32,6 @@ def test_beam_makes_the_same_bytes(options, expected, tmp_path):
     assert contents(options.output) == contents(expected)
     assert build.build(options, beam_args="--runner=DirectRunner").already_done
     assert not list(tmp_path.glob("*-beam*"))
-
-
-def test_beam_goes_on_from_what_is_done(options, expected, monkeypatch):
-    pytest.importorskip("apache_beam")
-    options = dataclasses.replace(options, clean="exact,near")
-    move = files.move
-
-    def stop(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(files, "move", stop)  # the files are made, and not yet in their place
-    with pytest.raises(KeyboardInterrupt):
-        build.build(options, beam_args="--runner=DirectRunner")
-    monkeypatch.setattr(files, "move", move)
-    assert not os.path.exists(os.path.join(options.output, manifests.FILE))
-    build.build(options, beam_args="--runner=DirectRunner")
-    assert contents(options.output) == contents(expected)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

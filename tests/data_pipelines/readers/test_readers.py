@@ -216,19 +216,6 @@ def read_lazily(path, format, counts):
         yield from readers.read_documents(range_, format, counts)
 
 
-def test_a_long_document_is_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr(document_parts, "MAX_DOCUMENT_BYTES", 100)
-    counts = collections.Counter()
-    documents = read(write(tmp_path, b"A sentence of twenty.\n" * 11 + b"\nShort."), counts=counts)
-    assert [(d.key, d.part, len(d.passages)) for d in documents] == [
-        ("corpus.txt:0", 0, 4),
-        ("corpus.txt:0#1", 1, 4),
-        ("corpus.txt:0#2", 2, 3),
-        ("corpus.txt:243", 0, 1),
-    ]
-    assert counts["long_documents"] == 1 and counts["documents"] == 2
-
-
 def test_list_inputs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("a.txt", "b.txt", "folder/c.txt", ".hidden", "with,comma.txt"):
