@@ -241,21 +241,22 @@ def drop_duplicates(task: DropTask) -> dict[str, Any]:
                 for kept, other in (map(mark, pair) for pair in shown)
             ],
         }
-    masks = iter(zip(runs, marks, np.split(dropped, starts[1:-1]), strict=True))
+    by_run = (np.split(values, starts[1:-1]) for values in (keys, dropped))
+    masks = iter(zip(runs, marks, *by_run, strict=True))
     groups = []
     for number, group in enumerate(task.groups):
         histogram = sorted_runs.new_histogram()
         smallest: list[int] = []
         counts = dict.fromkeys(("documents", "sentences", "tokens", "unknown_tokens"), 0)
-        for run, of_run, mask in itertools.islice(masks, len(group)):
+        for run, of_run, run_keys, mask in itertools.islice(masks, len(group)):
             save_array(sorted_runs.dropped_path(run), mask.astype(np.uint8))
             for name in counts:
                 counts[name] += int(of_run[name][mask].sum(dtype=np.int64))
-            left = of_run[~mask]
-            bins = (left["key"] >> np.uint64(sorted_runs.BIN_SHIFT)).astype(np.int64)
+            left = run_keys[~mask]
+            bins = (left >> np.uint64(sorted_runs.BIN_SHIFT)).astype(np.int64)
             np.add.at(histogram[:, 0], bins, 1)
-            np.add.at(histogram[:, 1], bins, left["tokens"])
-            smallest = sorted([*smallest, *left["key"][:2].tolist()])[:2]  # the marks are sorted by key
+            np.add.at(histogram[:, 1], bins, of_run["tokens"][~mask])
+            smallest = sorted([*smallest, *left[:2].tolist()])[:2]  # the marks are sorted by key
         path = f"{task.output}-{number:06d}.histogram"
         sorted_runs.write_histogram(path, histogram)
         kept = {"smallest_keys": smallest, "histogram": files.name(path)}
