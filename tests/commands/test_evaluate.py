@@ -84,16 +84,6 @@ def test_a_finetuned_model_in_the_dtype_of_its_run(tmp_path, records, capsys):
     assert predicted[2] == [json.loads(line)["probabilities"] for line in written[1].splitlines()]
 
 
-@pytest.mark.parametrize("more", [["--split=test", "--output=x.zip"], ["--input=-"]])
-def test_every_prediction_is_computed_in_the_dtype_of_the_flag(more, monkeypatch, capsys):
-    def refuse(*args, dtype="auto", **options):
-        raise UserError(f"computed in {dtype}")
-
-    monkeypatch.setattr(predictor, "Predictor", refuse)
-    error = fine_tuned.mistake(["predict", "--workdir=x", *more, "--dtype=bfloat16"], capsys)
-    assert "computed in bfloat16" in error
-
-
 def test_the_step_of_a_run(tmp_path, records):
     run = fine_tuned.make_run(
         tmp_path / "run", records / "vocab.txt", "classification", ["no", "yes"], text_a="a", label="b"
