@@ -17,6 +17,7 @@ from bert_jax.io.wording import some
 from bert_jax.tokenization import byte_bpe, templates
 from bert_jax.tokenization.families import KINDS, RECORDS, TokenizerRecord, find, load_file, of_file
 from bert_jax.tokenization.interface import Tokenizer
+from bert_jax.tokenization.sentence_piece import SPLIT_WHITESPACE
 from bert_jax.tokenization.wordpiece import MAX_WORD_CHARACTERS
 
 CONFIG = "config.json"
@@ -338,6 +339,8 @@ def _sentence_piece_model(rust: Mapping[str, Any]) -> bytes:
         if piece in special or piece == unknown:
             kind = kinds.UNKNOWN if piece == unknown else kinds.CONTROL
         model.pieces.add(piece=piece, score=score, type=kind)
+    # Words are split at any whitespace there, which a model without a charsmap does not do.
+    model.normalizer_spec.name = SPLIT_WHITESPACE
     for step in _steps(rust.get("normalizer")):
         if step.get("type") == "Precompiled":
             model.normalizer_spec.precompiled_charsmap = base64.b64decode(step["precompiled_charsmap"])

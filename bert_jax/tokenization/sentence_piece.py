@@ -27,6 +27,10 @@ _PIECE_NAMES = {
 _FAIRSEQ_PIECES = ["<unk>", "<s>", "</s>"]
 _FAIRSEQ_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>"}
 
+# In the place of the name of a model's normalizer: each whitespace character of Unicode is a space.
+SPLIT_WHITESPACE = "bert_jax: any whitespace is a space"
+_WHITESPACE = re.compile("[\t-\r\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]")
+
 _COLLAPSED = re.compile(r"\s+|``|''|.", re.DOTALL)
 
 
@@ -50,6 +54,8 @@ class SentencePieceTokenizer(Tokenizer):
 
     @functools.cached_property
     def _normalize(self) -> Callable[[str], str]:
+        if self.is_fairseq and self._splits_whitespace:
+            return lambda text: _WHITESPACE.sub(" ", normalization.without_surrogates(text))
         if self.is_fairseq:
             return normalization.without_surrogates
         if self.is_albert:
@@ -78,6 +84,8 @@ class SentencePieceTokenizer(Tokenizer):
             )
         ids = {token: i for i, token in enumerate(self.tokens)}
         self.is_albert = self.normalizer == "albert"
+        # Other models normalize whitespace themselves.
+        self._splits_whitespace = SPLIT_WHITESPACE.encode() in data
         self.is_fairseq = self.tokens[:3] == _FAIRSEQ_PIECES and not {"<pad>", "<mask>"} & ids.keys()
         if self.is_fairseq:
             self._parse_fairseq()

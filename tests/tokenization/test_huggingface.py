@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
+import tokenizers
 from support import vocabularies
 
 from bert_jax import tokenization
@@ -127,3 +128,22 @@ def test_a_unigram_tokenizer_json_has_the_ids_of_its_model(tmp_path, name):
     assert tokenizer.template == model.template
     texts = [TEXT, "Some other w\u00f6rds, and 7 numb-ers!", "", " a  b "]
     assert tokenizer.encode_batch(texts) == model.encode_batch(texts)
+
+
+def test_a_unigram_file_of_version_5_has_the_ids_of_the_library(tmp_path):
+    """Without the table of characters of its SentencePiece model, it splits words at any whitespace."""
+    model = sentencepiece.SentencePieceProcessor(str(vocabularies.fairseq_model(tmp_path)))
+    pieces = [(model.IdToPiece(i), model.GetScore(i)) for i in range(3, len(model))]
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    vocabulary = [*((name, 0.0) for name in special), *pieces, ("<mask>", 0.0)]
+    library = tokenizers.Tokenizer(tokenizers.models.Unigram(vocabulary, unk_id=3))
+    library.add_special_tokens([*special, "<mask>"])
+    library.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        [tokenizers.pre_tokenizers.WhitespaceSplit(), tokenizers.pre_tokenizers.Metaspace()]
+    )
+    classes = {"tokenizer_class": "XLMRobertaTokenizer"}
+    folder = write(tmp_path / "folder", tokenizer=json.loads(library.to_str()), tokenizer_config=classes)
+    word = vocabularies.WORDS[0]
+    texts = [f"{word}{space}{word} é{space}" for space in " \n\t\r\xa0\u2028\u3000\u200b\x1f"]
+    expected = [library.encode(text, add_special_tokens=False).ids for text in texts]
+    assert tokenization.load(folder).encode_batch(texts) == expected
