@@ -95,7 +95,7 @@ def _not_loaded(path: str, error: Exception) -> UserError:
 # Data sets
 
 DATA = "hf:"  # the prefix of data sets on the hub: hf:ORG/NAME, hf:ORG/NAME:CONFIG, either with @REVISION
-_DATA_NAME = re.compile(
+DATA_NAME = re.compile(
     r"hf:(?P<name>(?:\w[\w.-]*/)?\w[\w.-]*)(?::(?P<config>[^@]+))?(?:@(?P<revision>[\w./-]+))?"
 )
 # The branch in which the hub keeps a Parquet copy of data sets that are programs, such as conll2003.
@@ -192,7 +192,7 @@ def data_files(name: str, split: str) -> list[str]:
         UserError: the hub has no such data set, configuration or split, the data set has no Parquet files, or
             the hub cannot be reached and the cache lacks the files.
     """
-    matched = _DATA_NAME.fullmatch(name)
+    matched = DATA_NAME.fullmatch(name)
     if not matched:
         raise UserError(f"{name}: expected hf:ORG/NAME or hf:ORG/NAME:CONFIG")
     known_set = _BY_SOURCE.get(name.partition("@")[0])

@@ -38,6 +38,7 @@ with epy.lazy_imports():  # what only training needs
     import pyarrow
     from pyarrow import parquet
 
+    from bert_jax.convert import conversion
     from bert_jax.inference import predictor as predictors
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import finetune as finetune_run
@@ -208,6 +209,14 @@ class Run:
     def predictor(self, **options: Any) -> predictors.Predictor:
         """Returns a predictor with the model of a fine-tuning run; see `Predictor` for the options."""
         return predictors.Predictor(self.workdir, **options)
+
+    def push_to(self, name: str, *, license: str = "", log: Callable[[str], None] = print) -> str:
+        """Uploads the model to the Hugging Face hub as USER/NAME and returns its URL.
+
+        Raises:
+            UserError: the name is not valid, the model cannot be converted, or the upload failed.
+        """
+        return conversion.push_run(self.workdir, name, license=license, log=log)
 
 
 def finetune(

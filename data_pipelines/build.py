@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import bert_jax
-from bert_jax import tokenization
+from bert_jax import hub, tokenization
 from bert_jax.data import google, manifests, packed
 from bert_jax.errors import Preempted, UserError, file_error, is_full
-from bert_jax.io import atomic, files, json_files
+from bert_jax.io import atomic, comma_lists, files, json_files
 from bert_jax.io.progress import Progress
 from bert_jax.io.wording import counted
 from data_pipelines import cleaning, languages, pools, readers
@@ -304,6 +304,10 @@ class _Build:
             "splits": splits,
             "text": {name: sum(result[name] for result in tokenized) for name in names},
         }
+        inputs = [name for text in self.options.input for name in comma_lists.paths(text)]
+        named = [found.source if (found := hub.data_set(name)) else name for name in inputs]
+        if on_hub := [name for name in named if name.startswith(hub.DATA)]:
+            manifest["data_sets"] = on_hub
         if self.languages:
             manifest["languages"] = languages.described(
                 self.languages, self.text, self.times, splits["train"]["languages"]

@@ -85,11 +85,7 @@ def define_flags(define: Define) -> None:
     )
     define.choice("dtype", ["float32", "bfloat16", "float16"], "Type of the parameters.")
     define.choice("head", PRETRAINED, "Which heads to keep.")
-    define.string(
-        "push_to",
-        "Also upload the Hugging Face folder to the hub as USER/NAME, with the token of `hf auth login`.",
-        "",
-    )
+    shared.add_push(define)
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
@@ -98,18 +94,21 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         raise UserError(f"--to={flags.to}: expected one of {', '.join(choices)}")
     to_huggingface = flags.to == "huggingface"
     is_export = flags.to in EXPORTS
-    unused = ["push_to"] * (not to_huggingface) + ["ignore"] * is_export
+    unused = [] if to_huggingface else ["push_to", "license"]
+    unused += ["ignore"] * is_export
     if is_export or not formats.get(flags.to).takes_changes:
         unused += CHANGES
     shared.check_unused(flags, unused, f"--to={flags.to}")
     if is_export:
         return _export(flags)
-    if flags.push_to and flags.push_to.count("/") != 1:
-        raise UserError(f"--push_to={flags.push_to}: expected USER/NAME")
+    if flags.push_to:
+        model_card.check_name(flags.push_to)
     command = command_line("convert", flags)
     options: dict[str, Any] = {}
     if to_huggingface:
-        options["card"] = lambda model: model_card.make(model, flags.input, command)
+        options["card"] = lambda model: model_card.make(
+            model, flags.input, command, license=flags.license, repository=flags.push_to
+        )
     conversion.convert(
         flags.input,
         flags.output,

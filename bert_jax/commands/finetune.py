@@ -66,6 +66,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         best_run = work.summaries()[0]["best"]
         if files.exists(best_run):
             _log_next(flags.config.task, best_run, best_run, log)
+        shared.push_run(flags, best_run, log)
         return 0
     best = finetune.finetune(flags.config, flags.workdir, **options)
     if best["scores"]:
@@ -80,6 +81,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     saved = os.path.join(flags.workdir, folder, str(best["step"]))
     if files.exists(saved):
         _log_next(flags.config.task, flags.workdir, saved, log)
+    shared.push_run(flags, flags.workdir, log)
     return 0
 
 

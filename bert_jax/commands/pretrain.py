@@ -16,12 +16,10 @@ from etils import epy
 from bert_jax.commands import shared
 from bert_jax.io import files
 from bert_jax.settings import config_flag
-from bert_jax.settings.flags import Define
+from bert_jax.settings.flags import Define, command_line
 
 with epy.lazy_imports():  # these import jax, which the command's help does not need
-    import jax
-
-    from bert_jax.parallel import compiler_options
+    from bert_jax.parallel import compiler_options, distributed
     from bert_jax.runs import pretrain
 
 
@@ -39,10 +37,17 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     fit_options = shared.start_processes(flags)
     compiler_options.enable_compilation_cache()
     explicit = config_flag.overridden(flags, "model.")
+    log = distributed.log_of_primary(print)
     state = pretrain.pretrain(
-        flags.config, flags.workdir, explicit=explicit, allow_changes=flags.allow_changes, **fit_options
+        flags.config,
+        flags.workdir,
+        explicit=explicit,
+        allow_changes=flags.allow_changes,
+        command_line=command_line("pretrain", flags),
+        **fit_options,
     )
     saved = os.path.join(flags.workdir, "checkpoints", str(int(state.step)))
-    if jax.process_index() == 0 and files.exists(saved):
-        print(f"saved in {saved}")
+    if files.exists(saved):
+        log(f"saved in {saved}")
+    shared.push_run(flags, flags.workdir, log)
     return 0

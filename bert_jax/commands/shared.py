@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import ml_collections
@@ -17,6 +17,7 @@ from bert_jax.settings import config_flag
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
+    from bert_jax.convert import conversion, model_card
     from bert_jax.inference import predictor, search
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import pretrain
@@ -129,6 +130,7 @@ def input_file(flags: absl_flags.FlagValues, model: predictor.Predictor) -> str:
 def add_run(define: Define, command: str, contents: str) -> None:
     """Defines the flags of commands that train; --workdir contains `contents`."""
     config_flag.add(define, command, "The run.")
+    add_push(define)
     define.string(
         "workdir", f"Directory for {contents}.", required="DIR, a new directory or that of a run to resume"
     )
@@ -155,6 +157,23 @@ def add_run(define: Define, command: str, contents: str) -> None:
     )
 
 
+def add_push(define: Define) -> None:
+    """Defines --push_to and --license."""
+    define.string(
+        "push_to",
+        "Also upload the model, as a Hugging Face folder, to the hub as USER/NAME, with the token of "
+        "`hf auth login`.",
+        "",
+    )
+    define.string("license", "License of the model in its card, such as apache-2.0.", "")
+
+
+def push_run(flags: absl_flags.FlagValues, workdir: str, log: Callable[[str], None]) -> None:
+    """Uploads the model of a run if --push_to asks for it. All processes have to call this."""
+    if flags.push_to:
+        log(f"pushed to {conversion.push_run(workdir, flags.push_to, license=flags.license, log=log)}")
+
+
 def start_processes(flags: absl_flags.FlagValues) -> dict[str, Any]:
     """Joins the other processes of the run, if there are any.
 
@@ -164,6 +183,10 @@ def start_processes(flags: absl_flags.FlagValues) -> dict[str, Any]:
     Raises:
         UserError, ClusterError, Preempted: see `distributed.start`; UserError, too, if a flag is not valid.
     """
+    if flags.push_to:
+        model_card.check_name(flags.push_to)
+    else:
+        check_unused(flags, ["license"], "a run without --push_to")
     profile_steps = throughput.parse_profile_steps(flags.profile_steps)
     at_least(flags, initialization_timeout=1, heartbeat_timeout=1)
     place = distributed.process_info(

@@ -6,6 +6,7 @@ with epy.lazy_api_imports(globals()):
     from bert_jax.convert.heads import HEADS
     from bert_jax.convert.loading import (
         adopt_architecture,
+        commit_of_hub,
         describe_architecture,
         detect,
         load,
@@ -20,6 +21,7 @@ __all__ = [
     "HEADS",
     "Model",
     "adopt_architecture",
+    "commit_of_hub",
     "describe_architecture",
     "detect",
     "load",

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import safetensors
 
-from bert_jax.convert import formats, loading, parity
+from bert_jax.convert import formats, loading, model_card, parity
+from bert_jax.convert.formats.base import Format
 from bert_jax.convert.model import Model
 from bert_jax.errors import StorageError, UserError, file_error
 from bert_jax.io import atomic, checks, files, scratch
+from bert_jax.parallel import collective, distributed
 
 # Names of the files and folders of models, as conversions, exports and the hub have them.
 _OF_MODELS = re.compile(
@@ -71,9 +73,7 @@ def convert(
                 "--head=none converts the model without its masked LM head"
             )
         given = {name: value(model) if callable(value) else value for name, value in options.items()}
-        target.write(model, folder, **given)
-        again = target.read(folder, log=lambda line: None)  # the source's lines have been logged
-        difference = parity.check_same(f"{output}, read back", model, again)
+        difference = _write(model, folder, target, output, given)
     log(
         f"wrote {output} as {to}: {model.size}, head {model.head}; read back, every parameter is the same "
         f"and its forward pass differs by {difference:.1e}"
@@ -81,6 +81,48 @@ def convert(
     if warning := target.warning(model):
         log(f"warning: {warning}")
     return model
+
+
+def _write(model: Model, folder: str, target: Format, name: str, options: Mapping[str, Any]) -> float:
+    """Writes a model and reads it back; returns the largest difference of its outputs."""
+    target.write(model, folder, **options)
+    again = target.read(folder, log=lambda line: None)  # the source's lines have been logged
+    return parity.check_same(f"{name}, read back", model, again)
+
+
+def push_run(workdir: str, repository: str, *, license: str = "", log: Callable[[str], None] = print) -> str:
+    """Uploads the best step of a run, or its newest one, as a Hugging Face folder with a model card.
+
+    All processes of the run have to call it; process 0 writes and uploads the folder, which is temporary.
+
+    Args:
+        workdir: the work directory.
+        repository: the name on the hub, USER/NAME; it is created if it does not exist.
+        license: the license in the model card.
+        log: called with one line of text for each notice, in process 0.
+
+    Returns:
+        The URL of the model.
+
+    Raises:
+        UserError: the name is not valid, the model cannot be converted, or the upload failed.
+    """
+    model_card.check_name(repository)
+    log = distributed.log_of_primary(log)
+    model = loading.load(workdir, log=log)
+    target = formats.get("huggingface")
+
+    def upload() -> str:
+        model.check_sentence()
+        with scratch.directory() as folder:
+            card = model_card.make(model, workdir, license=license, repository=repository)
+            _write(model, folder, target, workdir, {"card": card})
+            return model_card.push(folder, repository)
+
+    url: str = collective.call_in_primary(upload)
+    if warning := target.warning(model):
+        log(f"warning: {warning}")
+    return url
 
 
 @contextlib.contextmanager

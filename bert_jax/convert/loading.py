@@ -19,6 +19,7 @@ from bert_jax.objectives.distillation import DISTILLATION
 from bert_jax.objectives.embedding.denoising import DECODER
 from bert_jax.objectives.replaced_tokens import GENERATOR
 from bert_jax.tokenization import Tokenizer
+from bert_jax.workdir import run_directory
 
 _EXPECTED = "a work directory or step of bert-jax, a Hugging Face or PEFT folder, a TF1 prefix, or a hub name"
 
@@ -115,6 +116,17 @@ def load(path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] =
     folder = local_path(path)
     model = detect(folder).read(folder, ignore=ignore, log=log)
     return model if folder == path else model.replace(source=hub.name_with_commit(path))
+
+
+def commit_of_hub(path: str, workdir: files.PathLike) -> dict[str, str]:
+    """Returns {"init_from_commit": COMMIT} of a model on the hub that a run starts from; {} for another path.
+
+    A run that has started in `workdir` keeps what it recorded. All processes have to call this.
+    """
+    if not (started := run_directory.read_started(workdir)):
+        folder = local_path(path)
+        started = {} if folder == path else {"init_from_commit": os.path.basename(folder)}
+    return {name: value for name, value in started.items() if name == "init_from_commit"}
 
 
 def load_params(

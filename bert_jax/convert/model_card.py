@@ -10,6 +10,7 @@ from typing import Any
 
 from etils import epy
 
+from bert_jax import hub
 from bert_jax.convert.families import FAMILIES
 from bert_jax.convert.formats import work_directory
 from bert_jax.convert.heads import HEADS
@@ -27,6 +28,9 @@ FILE = "README.md"
 _BEFORE_PATH = re.compile(rf"[\w.]+=|{tfds.PREFIX}")
 # Flags that describe where a run took place, not what it computed.
 _OF_THE_MACHINE = ("coordinator_address", "num_processes", "process_id", "compilation_cache", "push_to")
+# {metric: its name on the hub, where it is another one}
+_ON_HUB = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
+_OF_LANGUAGE = "accuracy_"  # begins the metric of one language
 # {name in a card: field of a run's configuration}
 _FACTS = {
     "task": "task",
@@ -47,20 +51,30 @@ _FACTS = {
 }
 
 
-def make(model: Model, source: str, command: str, usage: tuple[str, Sequence[str]] | None = None) -> str:
+def make(
+    model: Model,
+    source: str,
+    command: str = "",
+    usage: tuple[str, Sequence[str]] | None = None,
+    *,
+    license: str = "",  # as the field of the header
+    repository: str = "",
+) -> str:
     """Returns the card of a model: Markdown with a YAML header, as the Hugging Face hub displays it.
 
     Args:
         model: the model.
         source: the path that the model was read from; the details of its run are read there.
-        command: the command that created the folder.
+        command: the command that created the folder; "" for that of the run.
         usage: the name of the library that runs the model, and lines of Python that do so; None for a Hugging
             Face folder.
+        license: the license of the model, such as "apache-2.0"; "" if it is not known.
+        repository: the name of the model on the hub; "" without one.
     """
-    library, use = usage or _usage(model)
+    library, use = usage or _usage(model, repository or "DIR")
     pipeline = "sentence-similarity" if model.is_sentence_encoder else HEADS[model.head].pipeline
     tags = [model.family.model_type, "bert_jax"]
-    data = huggingface_hub.ModelCardData(library_name=library, pipeline_tag=pipeline or None, tags=tags)
+    header: dict[str, Any] = {"base_model": _on_hub(model.source)}
     case = f", {'uncased' if model.tokenizer.lower_case else 'cased'}" if model.tokenizer else ""
     heads = counted(model.config.num_attention_heads, "attention head")
     text = f"# {model.family.name}, {model.size.partition(',')[0]}\n\n{model.size}, {heads}{case}.\n"
@@ -70,10 +84,18 @@ def make(model: Model, source: str, command: str, usage: tuple[str, Sequence[str
         run = run_directory.read_run(source)
         if run["command"] == work_directory.COMMAND:
             text += f"\nConverted from {public_path(run.get('source') or '') or 'another model'}.\n"
+            header = {"base_model": _on_hub(run.get("source") or "")}
         else:
-            text += _training(run) + _results(run_directory.find_root(source))
+            root = run_directory.find_root(source)
+            task = pipeline or model.head.replace("_", "-")
+            header = _header(run, _scores(root), task, repository or public_path(files.absolute(root)))
+            text += _training(run) + _results(root) + _limits(run)
+    data = huggingface_hub.ModelCardData(
+        license=license or None, library_name=library, pipeline_tag=pipeline or None, tags=tags, **header
+    )
     code = "\n".join(use)
-    text += f"\n## Use\n\n```python\n{code}\n```\n\n## Made by\n\n```\n{public_command(command)}\n```\n"
+    text += f"\n## Use\n\n```python\n{code}\n```\n"
+    text += f"\n## Made by\n\n```\n{public_command(command)}\n```\n" if command else ""
     return f"---\n{data.to_yaml()}\n---\n\n{text}"
 
 
@@ -89,20 +111,69 @@ def of_run(directory: str) -> str:
     return title + _training(run) + _results(run_directory.find_root(directory))
 
 
-def _usage(model: Model) -> tuple[str, Sequence[str]]:
+def _on_hub(source: str) -> str | None:
+    """Returns the name of a model whose source is org/name@COMMIT."""
+    return source.partition("@")[0] if "@" in source and hub.is_name(source) else None
+
+
+def _header(run: Mapping[str, Any], scores: Mapping[str, float], task: str, name: str) -> dict[str, Any]:
+    """Returns what the header of a card says about a run; `task` and `name` are the model's on the hub."""
+    config, origin = run["config"], run.get("origin", {})
+    data = config.get("data") or {}
+    # Evaluation first, whose data set the scores are for.
+    given = (data.get("eval"), config.get("data_dir"), data.get("train"), *origin.get("data_sets", ()))
+    found = [hub.DATA_NAME.fullmatch(each or "") for each in given]
+    languages = [*origin.get("languages", ()), *(x.partition(_OF_LANGUAGE)[2] for x in scores)]
+    header: dict[str, Any] = {
+        "base_model": config["init_from"].partition("@")[0] if run.get("init_from_commit") else None,
+        "datasets": list(dict.fromkeys(each["name"] for each in found if each)) or None,
+        "language": [each for each in languages if re.fullmatch("[a-z]{2}", each)] or None,
+    }
+    if "task" not in config or not scores:
+        return header
+    held_out = found[0] if data.get("eval") else found[1]
+    data_name = held_out["name"] if held_out else public_path(data.get("eval") or config["task"])
+    results = [
+        huggingface_hub.EvalResult(
+            task_type=task,
+            dataset_type=data_name,
+            dataset_name=data_name,
+            dataset_config=held_out["config"] if held_out else None,
+            metric_type=_ON_HUB.get(metric, metric),
+            metric_value=value,
+        )
+        for metric, value in scores.items()
+    ]
+    metrics = [result.metric_type for result in results]
+    return header | {"model_name": name, "metrics": metrics, "eval_results": results}
+
+
+def _limits(run: Mapping[str, Any]) -> str:
+    config = run["config"]
+    data = config.get("data") or {}
+    length = config.get("max_seq_length") or (run.get("records") or {}).get("max_seq_length")
+    named = ", ".join(run.get("origin", {}).get("data_sets", ()))
+    trained_on = named or public_path(data.get("train") or config.get("data_dir") or data.get("dir") or "")
+    if not (trained_on and length):
+        return ""
+    limits = f"trained on {trained_on}, with texts of at most {length} tokens"
+    return f"\n## Limits\n\nThe model was {limits}; other data and longer texts are untested.\n"
+
+
+def _usage(model: Model, name: str) -> tuple[str, Sequence[str]]:
     if model.is_sentence_encoder:
         return "sentence-transformers", [
             "from sentence_transformers import SentenceTransformer",
             "",
-            'model = SentenceTransformer("DIR")',
+            f'model = SentenceTransformer("{name}")',
             'vectors = model.encode(["One text.", "Another one."])',
         ]
     auto = HEADS[model.head].auto_class
     return "transformers", [
         f"from transformers import AutoTokenizer, {auto}",
         "",
-        'tokenizer = AutoTokenizer.from_pretrained("DIR")',
-        f'model = {auto}.from_pretrained("DIR")',
+        f'tokenizer = AutoTokenizer.from_pretrained("{name}")',
+        f'model = {auto}.from_pretrained("{name}")',
     ]
 
 
@@ -118,6 +189,8 @@ def _training(run: Mapping[str, Any]) -> str:
         for part in field.split("."):
             value = (value or {}).get(part)
         facts[name] = public_path(value) if isinstance(value, str) else value
+    if run.get("init_from_commit"):
+        facts["started from"] = f"{run['config']['init_from'].partition('@')[0]}@{run['init_from_commit']}"
     facts["records"] = (run.get("records") or {}).get("fingerprint")
     facts |= {f"{split} file, SHA-256": digest for split, digest in (run.get("files") or {}).items()}
     # A seed of 0 is meaningful; any other fact that is 0 or empty is skipped.
@@ -128,7 +201,8 @@ def _training(run: Mapping[str, Any]) -> str:
     )
 
 
-def _results(root: str) -> str:
+def _scores(root: str) -> dict[str, float]:
+    """Returns the scores of the best step of a run, or of its newest evaluation."""
     best, metrics = os.path.join(root, "best.json"), os.path.join(root, "metrics.jsonl")
     scores: Mapping[str, Any] = {}
     if files.exists(best):
@@ -137,7 +211,11 @@ def _results(root: str) -> str:
         for row in json_files.read_line_files(metrics):
             if row.get("kind") == "eval":
                 scores = {name: value for name, value in row.items() if name not in ("kind", "step")}
-    rows = [(name, f"{value:.4g}") for name, value in scores.items() if json_files.is_of(value, float)]
+    return {name: value for name, value in scores.items() if json_files.is_of(value, float)}
+
+
+def _results(root: str) -> str:
+    rows = [(name, f"{value:.4g}") for name, value in _scores(root).items()]
     return _table("Held-out results", ("metric", "value"), rows) if rows else ""
 
 
@@ -168,6 +246,15 @@ def public_command(command: str) -> str:
     return shlex.join(words)
 
 
+def check_name(repository: str) -> None:
+    """Raises UserError if this cannot be the name of a model on the hub, USER/NAME."""
+    try:
+        huggingface_hub.utils.validate_repo_id(repository)
+        _, _ = repository.split("/")
+    except ValueError:
+        raise UserError(f"push_to={repository}: expected USER/NAME, a valid name on the hub") from None
+
+
 def push(folder: str, repository: str) -> str:
     """Uploads a folder to the hub with the token of `hf auth login` and returns its URL.
 
@@ -181,6 +268,6 @@ def push(folder: str, repository: str) -> str:
     except Exception as error:  # errors of huggingface_hub, of its HTTP library, or of the network
         reason = " ".join(str(error).split())[:200]
         raise UserError(
-            f"--push_to={repository}: {reason}; {folder} is written, and can be pushed again"
+            f"push_to={repository}: {reason}; the model itself is saved, and can be pushed again"
         ) from error
     return str(url)

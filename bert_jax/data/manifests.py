@@ -43,6 +43,7 @@ _SCHEMA = {
     },
     "special_ids": dict.fromkeys(("pad", "unk", "cls", "sep", "mask"), _TOKEN),
     "sources": [dict],
+    "data_sets?": [str],
     "fingerprint": str,
     "text?": dict,
     "cleaned?": dict,
@@ -126,6 +127,8 @@ def merge(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
     merged.pop("nsp", None)
     merged |= {name: one for name, one in (labeled or manifests)[0].items() if name == "nsp"}
     merged["sources"] = [source for manifest in manifests for source in manifest["sources"]]
+    if named := {name: None for manifest in manifests for name in manifest.get("data_sets", ())}:
+        merged["data_sets"] = list(named)
     merged["fingerprint"] = "+".join(manifest["fingerprint"] for manifest in manifests)
     merged["splits"] = {}
     merged.pop("languages", None)  # of the first directory

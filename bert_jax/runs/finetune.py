@@ -17,6 +17,7 @@ import jax
 import ml_collections
 import numpy as np
 
+from bert_jax import convert
 from bert_jax.convert import model_card
 from bert_jax.errors import UserError
 from bert_jax.io.wording import alternatives, counted
@@ -126,6 +127,7 @@ def _open(config, directory, log, explicit, command_line, memory_limit, cleanup)
     workdir = cleanup.enter_context(WorkDir(directory, primary=primary, log=log))
     cleanup.enter_context(contextlib.closing(writer))
     run = _describe_run(config, task, examples, command_line) | distillation.record(learned)
+    run |= convert.commit_of_hub(config.init_from, directory)
     workdir.open_run(run, fields.declared(config.task))
     workdir.copy_vocabulary(task.tokenizer.path)
     data = task.precompute(data, mesh, config, log)

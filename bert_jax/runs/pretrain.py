@@ -65,6 +65,7 @@ def pretrain(
     evaluators: Collection[Evaluator] = (),
     log: Callable[[str], None] = print,
     memory_limit: float | None = None,
+    command_line: str = "",
     **fit_options: Any,
 ) -> TrainState:
     """Pre-trains a model in a work directory, or resumes.
@@ -79,6 +80,7 @@ def pretrain(
         log: called with lines of progress before the work directory is opened, in process 0 of the run.
         memory_limit: bytes of each device into which a batch has to fit with `accumulate_steps=0`; by default
             what is free.
+        command_line: the command line of the run, for its model card.
         **fit_options: other arguments of `train.fit`.
 
     Returns:
@@ -91,11 +93,15 @@ def pretrain(
     """
     with contextlib.ExitStack() as cleanup:
         with collective.failing_together():
-            opened = _open(config, workdir, explicit, allow_changes, evaluators, log, memory_limit, cleanup)
+            opened = _open(
+                config, workdir, explicit, allow_changes, evaluators, log, memory_limit, command_line, cleanup
+            )
         return train.fit(**opened, **fit_options)
 
 
-def _open(config, workdir, explicit, allow_changes, evaluators, log, memory_limit, cleanup) -> dict[str, Any]:
+def _open(
+    config, workdir, explicit, allow_changes, evaluators, log, memory_limit, command_line, cleanup
+) -> dict[str, Any]:
     """Returns the arguments of `train.fit`; `cleanup` closes the work directory. See `pretrain`."""
     # Everything that can be wrong with the run is found before there is a work directory.
     log = distributed.log_of_primary(log)
@@ -133,7 +139,9 @@ def _open(config, workdir, explicit, allow_changes, evaluators, log, memory_limi
         "config": config.to_dict(),
         "records": {"fingerprint": data.fingerprint, "max_seq_length": length},
         "vocabulary": data.tokenizer.settings(),
-    }
+        "origin": data.origin,
+        "command_line": command_line,
+    } | convert.commit_of_hub(config.init_from, workdir)
     held.open_run(run | distillation.record(learned), declared, allow_changes=allow_changes)
     held.copy_vocabulary(data.tokenizer.path)
     for line in filter(None, (adopted, *_describe_data(config, data))):
@@ -190,6 +198,15 @@ class Records:
         """Returns the digest of the records."""
         own = self.train.manifest["fingerprint"]
         return f"{own}, replay {self.replay.manifest['fingerprint']}" if self.replay else own
+
+    @property
+    def origin(self) -> dict[str, list[str]]:
+        """Returns the data sets on the hub and the languages of the text, as far as the manifests say."""
+        both = [dataset.manifest for dataset in (self.train, self.replay) if dataset]
+        kept = [(each.get("cleaning") or {}).get("language") for each in both]
+        languages = [*(name for each in both for name in each.get("languages", ())), *filter(None, kept)]
+        data_sets = [name for each in both for name in each.get("data_sets", ())]
+        return {"data_sets": list(dict.fromkeys(data_sets)), "languages": list(dict.fromkeys(languages))}
 
     @property
     def next_sentence(self) -> bool:

@@ -65,6 +65,9 @@ _RUN = {
 _FREE = (
     "command_line",
     "head",  # follows from the task; runs of older versions have a wrong one for questions
+    "init_from_commit",
+    "origin.data_sets",
+    "origin.languages",
     "vocabulary.file",
     "vocabulary.path",
 )

@@ -52,6 +52,8 @@ MISTAKES = [
     (["convert", "--input=model", "--output=o", "--to=word"], "--to=word"),
     (["convert", "--input=model", "--output=o", "--to=onnx", "--layers=0"], "--layers is not for --to=onnx"),
     (["convert", "--input=model", "--output=o", "--to=bert_jax", "--push_to=a/b"], "--push_to is not for"),
+    (["pretrain", "--workdir=x", TINY, "--push_to=none"], "push_to=none: expected USER/NAME"),
+    (["pretrain", "--workdir=x", TINY, "--license=mit"], "--license is not for"),
     (["plot"], "plot needs --workdir=DIR"),
     (["plot", "--workdir=none", "--layer=1"], "--layer is not for --workdir"),
     (["plot", "--model=model", "--text=a", "--output=x.html"], "--output=x.html"),

@@ -1,7 +1,9 @@
 """What the model cards of a fine-tuning, of several, and of an export say."""
 
 import json
+import shutil
 
+import huggingface_hub
 import pytest
 from support.fine_tuned import make_run
 
@@ -43,6 +45,22 @@ def test_a_run(run):
     assert lines[lines.index("```") + 1] == "bert-jax finetune --seed=1"
     start = lines.index(SCORES[0])
     assert lines[start : start + len(SCORES)] == SCORES
+
+
+def test_the_header_has_what_the_hub_filters_by(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    config = json.loads((run / "config.json").read_text())
+    config["config"] |= {"data_dir": "hf:nyu-mll/glue@v1", "init_from": "org/base@main"}
+    config |= {"init_from_commit": "c0ffee", "origin": {"languages": ["de", "other texts"]}}
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    model = work_directory.FORMAT.read(tmp_path / "run")
+    card = huggingface_hub.ModelCard(model_card.make(model, str(tmp_path / "run"), license="mit"))
+    expected = {"base_model": "org/base", "datasets": ["nyu-mll/glue"], "language": ["de"], "license": "mit"}
+    assert expected.items() <= card.data.to_dict().items()
+    assert "| started from | org/base@c0ffee |" in card.text
+    results = {each.metric_type: (each.dataset_type, each.metric_value) for each in card.data.eval_results}
+    found = {"matthews_correlation": ("nyu-mll/glue", 0.51234), "accuracy": ("nyu-mll/glue", 0.8)}
+    assert results == found and card.data.model_name == "run"
 
 
 def test_a_published_command_has_neither_paths_of_the_machine_nor_secrets():

@@ -189,9 +189,12 @@ def serving(root):
 
 
 def use(served, cache, monkeypatch):
-    """Lets this process download from a server into an empty cache."""
+    """Lets this process download from a server into an empty cache, and upload to it."""
     options = {"endpoint": served.url, "cache_dir": cache}
     download = huggingface_hub.snapshot_download
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    api = functools.partial(huggingface_hub.HfApi, endpoint=served.url)
+    monkeypatch.setattr(huggingface_hub, "HfApi", api)
     monkeypatch.setattr(hub.huggingface_hub, "snapshot_download", functools.partial(download, **options))
     hub._snapshot_folder.cache_clear()
+    hub._download.cache_clear()
