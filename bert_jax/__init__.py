@@ -3,7 +3,7 @@
     import bert_jax
     model = bert_jax.load("runs/mini")
     out = model.encode(["one text", ("a", "pair")])
-    run = bert_jax.finetune("finetune/classification", "runs/reviews", init_from="runs/mini",
+    run = bert_jax.finetune(workdir="runs/reviews", init_from="runs/mini",
                             train="train.csv", eval="dev.csv", text_a="review", label="stars")
     run.predictor().predict_rows(["a text"])
 

@@ -43,6 +43,7 @@ with epy.lazy_imports():  # what only training needs
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import finetune as finetune_run
     from bert_jax.runs import pretrain as pretrain_run
+    from bert_jax.tasks import inferred
     from bert_jax.training import metrics
 
 
@@ -220,7 +221,7 @@ class Run:
 
 
 def finetune(
-    config: str = "finetune/classification",
+    config: str = "",
     workdir: files.PathLike = "",
     *,
     train: Any = None,
@@ -230,11 +231,12 @@ def finetune(
 ) -> Run:
     """Fine-tunes a model, or resumes, as `bert-jax finetune` does.
 
-        run = bert_jax.finetune("finetune/classification", "runs/reviews", init_from="org/name",
+        run = bert_jax.finetune(workdir="runs/reviews", init_from="org/name",
                                 train=[{"review": "good", "stars": "5"}, ...], text_a="review", label="stars")
 
     Args:
-        config: an installed configuration or a path, as `--config`.
+        config: an installed configuration or a path, as `--config`. By default, it is inferred from `train`
+            and logged; the columns may have the usual names, such as `text` and `label`.
         workdir: the work directory. A second call with the same arguments resumes.
         train: the rows to train on: a path, or a list of dicts, a pandas DataFrame, a pyarrow Table or a
             `datasets.Dataset`, which is written to the work directory as a Parquet file.
@@ -246,11 +248,23 @@ def finetune(
     Raises:
         UserError: a field or a file is not valid.
     """
-    loaded, explicit = _configured(config, "finetune", fields)
     directory = _directory(workdir)
-    for name, rows in (("train", train), ("eval", eval)):
-        if rows is not None:
-            loaded.data[name] = _file_of(rows, os.path.join(directory, "data", f"{name}.parquet"))
+    paths = {
+        f"data.{name}": _file_of(rows, os.path.join(directory, "data", f"{name}.parquet"))
+        for name, rows in (("train", train), ("eval", eval))
+        if rows is not None
+    }
+    if not config:
+        text_a, text_b, label = (
+            fields.get(name, fields.get(f"data.{name}", "")) for name in ("text_a", "text_b", "label")
+        )
+        if not (source := paths.get("data.train") or fields.get("data.train")):
+            raise UserError("train is missing: expected rows or a path, or a config that names a data set")
+        found = inferred.infer(source, list(filter(None, (text_a, text_b))), label)
+        log(str(found))
+        config, fields = found.config, {**found.fields, **fields}
+    loaded, explicit = _configured(config, "finetune", fields)
+    loaded.update_from_flattened_dict(paths)
     compiler_options.enable_compilation_cache()
     best = finetune_run.finetune(loaded.lock(), directory, log, explicit=explicit)
     return Run(directory, best["step"], best["scores"])

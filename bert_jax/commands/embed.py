@@ -2,10 +2,12 @@
 
     bert-jax embed --model=runs/mini --input=texts.txt --output=vectors.npy
     bert-jax embed --model=all-MiniLM-L6-v2 --input=texts.txt --output=vectors.npy --normalize
+    bert-jax embed --model=runs/mini --input=reviews.csv --text_a=review --output=vectors.npy
     bert-jax embed --model=runs/mini --input=texts.txt --output=x.jsonl --pooling=none --layers=-2,-1
 
-Each line of the input is a text, blank lines included, and the output has the same order. Files of any length
-are streamed in bounded memory, except to .safetensors, which is written at the end.
+Each line of the input is a text, blank lines included, or each row of a table has one, and the output has the
+same order. Files of any length are streamed in bounded memory, except to .safetensors, which is written at
+the end.
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ def define_flags(define: Define) -> None:
     shared.add_model(define)
     define.string(
         "input",
-        "File with one text per line, or one JSON object per line if its name ends in .jsonl, compressed or "
-        "not; - for standard input.",
-        required="FILE with one text per line, or - for standard input",
+        "File with one text per line, or a table by its name: CSV, TSV, JSON lines, Parquet; hf:ORG/NAME for "
+        "the training set on the hub; - for standard input.",
+        required="FILE with one text per line, or a table, or - for standard input",
     )
     define.string(
         "output",
@@ -62,8 +64,8 @@ def define_flags(define: Define) -> None:
         "",
     )
     define.string("prefix", "Put before each text, as it is.", "")
-    define.string("text_a", "Field of a .jsonl input that contains the text.", "text")
-    define.string("text_b", "Field of a .jsonl input that contains the second text of a pair.", "")
+    define.string("text_a", "Column of a table that contains the text.", "text")
+    define.string("text_b", "Column of a table that contains the second text of a pair.", "")
     define.boolean(
         "normalize",
         "Scale each vector to length 1. Default: as a model for sentence embeddings does, with any --pooling "
@@ -87,8 +89,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         except ValueError:
             raise UserError(f"--layers={flags.layers}: expected numbers such as -4,-3,-2,-1") from None
     embedding.check_output(flags.output, flags.pooling or "", flags.overwrite)
-    if not text_files.has_objects(flags.input):
-        shared.check_unused(flags, ("text_a", "text_b"), "lines of text, only for .jsonl")
+    if not text_files.is_table(flags.input):
+        shared.check_unused(flags, ("text_a", "text_b"), "lines of text, only for tables")
     text_files.check(flags.input, "--input")
     texts = text_files.read_texts(flags.input, flags.text_a, flags.text_b)
     compiler_options.enable_compilation_cache()

@@ -1,17 +1,17 @@
 r"""Fine-tune a model: labels, numbers, multiple choice, questions, tags of words, embeddings or reranking.
 
-    bert-jax finetune --config=finetune/classification --workdir=runs/reviews \
-        --config.init_from=runs/mini --config.data.train=train.csv --config.data.eval=dev.csv \
-        --config.data.text_a=review --config.data.label=stars
+    bert-jax finetune --model=runs/mini --train=train.csv --eval=dev.csv --text=review --label=stars \
+        --workdir=runs/reviews
     bert-jax finetune --config=finetune/glue:mrpc --workdir=runs/mrpc \
         --config.init_from=runs/mini --config.data_dir=glue
     bert-jax finetune --config=finetune/tagging --workdir=runs/entities \
         --config.init_from=runs/mini --config.data.train=train.conll --config.data.eval=dev.conll
 
-Files are TSV, CSV or JSON lines; columns go by name, or by number from 0. The labels are those of the
-training file. Run the same command again to resume. The work directory keeps the checkpoint that is best on
-the evaluation file, its predictions and a model card. --seeds=5 runs five times and reports mean and standard
-deviation; --grid tries values of a field and may be given several times.
+Without --config the task is inferred from the training file, and the first line names the config that it
+stands for. Files are TSV, CSV, JSON lines or Parquet; columns go by name, or by number from 0. The labels are
+those of the training file. Run the same command again to resume. The work directory keeps the checkpoint that
+is best on the evaluation file, its predictions and a model card. --seeds=5 runs five times and reports mean
+and standard deviation; --grid tries values of a field and may be given several times.
 """
 
 from __future__ import annotations
@@ -24,20 +24,31 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.commands import shared
-from bert_jax.io import files
+from bert_jax.errors import UserError
+from bert_jax.io import comma_lists, files
 from bert_jax.settings import config_flag
 from bert_jax.settings.flags import Define, command_line
 
 with epy.lazy_imports():
     from bert_jax.parallel import compiler_options, distributed
     from bert_jax.runs import finetune, sweep
-    from bert_jax.tasks import registry
+    from bert_jax.tasks import inferred, registry
     from bert_jax.workdir import run_directory
 
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
-    shared.add_run(define, "finetune", "checkpoints, metrics and predictions")
+    shared.add_run(define, "finetune", "checkpoints, metrics and predictions", _short)
+    define.required["config"] += " or --train=FILE"
+    define.string("model", f"Start from this model: {shared.MODEL}. Short for --config.init_from.")
+    define.string("train", "File to train on, or hf:ORG/NAME of the hub. Short for --config.data.train.")
+    define.string("eval", "File to evaluate on. Short for --config.data.eval.")
+    define.string(
+        "text",
+        "Column of the text, or A,B of pairs; by default one with a usual name, such as text. Short for "
+        "--config.data.text_a and text_b.",
+    )
+    define.string("label", "Column of the label, such as stars. Short for --config.data.label.")
     define.integer(
         "seeds",
         "Run this many times, with the seeds config.seed, config.seed + 1 and so on, each in its own "
@@ -56,6 +67,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     fit_options = shared.start_processes(flags)
     log = distributed.log_of_primary(print)
     command = command_line("finetune", flags)
+    if note := config_flag.flag_of(flags).note:
+        log(note)
     options = {"explicit": config_flag.overridden(flags, "model."), "command_line": command, **fit_options}
     compiler_options.enable_compilation_cache()
     if flags.seeds is not None or flags.grid:
@@ -83,6 +96,23 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         _log_next(flags.config.task, flags.workdir, saved, log)
     shared.push_run(flags, flags.workdir, log)
     return 0
+
+
+def _short(flags: absl_flags.FlagValues) -> tuple[str | None, dict[str, str]]:
+    """Returns the config that is inferred, and the fields of the short flags; see `ConfigFlag.short`."""
+    names = comma_lists.names(flags.text or "", "--text")
+    if len(names) > 2:
+        raise UserError(f"--text={flags.text}: expected one column, or two of pairs")
+    texts = dict(zip(("data.text_a", "data.text_b"), names, strict=False))
+    of_flags = {"init_from": flags.model, "data.train": flags.train, "data.eval": flags.eval}
+    fields = {
+        name: value for name, value in (of_flags | texts | {"data.label": flags.label}).items() if value
+    }
+    if flags.config or not flags.train:
+        return None, fields
+    found = inferred.infer(flags.train, names, flags.label or "")
+    config_flag.flag_of(flags).note = str(found)
+    return found.config, fields | dict(found.fields)
 
 
 def _log_next(name: str, workdir: str, saved: str, log: Callable[[str], None]) -> None:

@@ -8,10 +8,10 @@ r"""Search a corpus of texts by meaning, or find hard negatives for the training
         --output=hard.jsonl
 
 The first call with --corpus makes the index, a directory with a vector for each document; later ones need
-only --index. The corpus has one document per line, or JSON objects with `text` and perhaps `title` and `_id`
-if its name ends in .jsonl. Without --query and --queries, queries are read from standard input, one per line.
-The search compares each query with all documents. --rerank orders the best 100 (or --top) again, by the score
-of a fine-tuned model that reads the query and the document together, or compares their tokens (late
+only --index. The corpus has one document per line, or is a table (.jsonl, .csv, .tsv, .parquet) with a column
+`text` and perhaps `title` and `_id`. Without --query and --queries, queries are read from standard input, one
+per line. The search compares each query with all documents. --rerank orders the best 100 (or --top) again, by
+the score of a fine-tuned model that reads the query and the document together, or compares their tokens (late
 interaction).
 
 With --input, the texts nearest to each text_a are searched among all text_b and those of --corpus. The output
@@ -59,14 +59,16 @@ def define_flags(define: Define) -> None:
     define.string("index", "Directory of the index, a new one or that of an index.")
     define.string("model", f"The model: {shared.MODEL}. Default: that of the index.")
     shared.add_dtype(define)
-    define.string("corpus", "Documents, one per line, or .jsonl; needed to make an index.")
+    define.string("corpus", "Documents, one per line, or a table; needed to make an index.")
     define.overwrite()
     define.strings("query", "A query. May be given several times.", [])
-    define.string("queries", "File of queries, one per line, or .jsonl. Default: standard input.")
+    define.string("queries", "File of queries, one per line, or a table. Default: standard input.")
     define.integer("top", "Number of documents to show for each query.", 10)
     shared.add_reranker(define)
     define.json()
-    define.string("input", "Find hard negatives of these pairs: TSV, CSV or JSON lines.")
+    define.string(
+        "input", "Find hard negatives of these pairs: TSV, CSV, JSON lines, Parquet, or hf:ORG/NAME."
+    )
     define.string("text_a", "Column of the first text of --input.")
     define.string("text_b", "Column of the second text of --input.")
     define.string("output", "File of pairs with their negatives: .jsonl.")

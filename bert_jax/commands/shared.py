@@ -127,9 +127,9 @@ def input_file(flags: absl_flags.FlagValues, model: predictor.Predictor) -> str:
     raise UserError(f"--split={split}: the run has no such file; give --input=FILE")
 
 
-def add_run(define: Define, command: str, contents: str) -> None:
-    """Defines the flags of commands that train; --workdir contains `contents`."""
-    config_flag.add(define, command, "The run.")
+def add_run(define: Define, command: str, contents: str, short: Any = None) -> None:
+    """Defines the flags of commands that train; --workdir contains `contents`, `short` is of the config."""
+    config_flag.add(define, command, "The run.", short=short)
     add_push(define)
     define.string(
         "workdir", f"Directory for {contents}.", required="DIR, a new directory or that of a run to resume"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from absl import flags as absl_flags
 
+from bert_jax.errors import UserError
 from bert_jax.io.wording import did_you_mean
 from bert_jax.settings import config_fields, config_files
 from bert_jax.settings.flags import DEFINE, Define
@@ -19,11 +20,16 @@ class ConfigFlag(absl_flags.Flag):
 
     Attributes:
         command: the command that the config is for.
-        given: the name or path that was given.
+        given: the name or path that was given, or inferred.
+        short: returns, from the flags, the config that is inferred without --config (None if it cannot be),
+            and {field: value} that other flags set; None for commands without such flags.
+        note: a line about what was inferred.
     """
 
     command = ""
     given: str | None = None
+    note = ""
+    short: Callable[[absl_flags.FlagValues], tuple[str | None, dict[str, str]]] | None = None
 
 
 class _Literal(absl_flags.ArgumentParser):
@@ -36,11 +42,11 @@ class _Literal(absl_flags.ArgumentParser):
             return argument
 
 
-def add(define: Define, command: str, text: str, required: bool = True) -> None:
-    """Defines --config of a command, which refuses configs of the other kind of training."""
+def add(define: Define, command: str, text: str, required: bool = True, short: Any = None) -> None:
+    """Defines --config of a command, which refuses configs of the other kind; see `ConfigFlag.short`."""
     text += " A name (`bert-jax configs` lists them) or a Python file; --config.a.b=V sets a field."
     flag = ConfigFlag(absl_flags.ArgumentParser(), absl_flags.ArgumentSerializer(), "config", None, text)
-    flag.command = command
+    flag.command, flag.short = command, short
     absl_flags.DEFINE_flag(flag, define.values)
     if required:
         define.required["config"] = expected(command)
@@ -61,9 +67,10 @@ def parse(values: absl_flags.FlagValues, argv: Sequence[str]) -> list[str]:
         UserError: the config does not exist, cannot be read, or is of the other kind of training.
         absl_flags.Error: a flag or a field is unknown, or its value has the wrong type.
     """
-    flag = _flag(values)
+    flag = flag_of(values)
     values(["bert-jax", *argv], known_only=True)
-    flag.given = flag.value
+    inferred, fields = flag.short(values) if flag.short else (None, {})
+    flag.given = flag.value or inferred
     values.unparse_flags()
     config = config_files.load(flag.given, flag.command) if flag.given else None
     for name, value in config_fields.flatten(config) if config else ():
@@ -72,12 +79,17 @@ def parse(values: absl_flags.FlagValues, argv: Sequence[str]) -> list[str]:
     args = values(["bert-jax", *argv])[1:]
     if config:
         given = {name: values[f"config.{name}"].value for name in overridden(values)}
-        config.update_from_flattened_dict(given)
+        if twice := fields.keys() & given:
+            name = min(twice)
+            what = f"also set by a short flag{' or inferred' if inferred else ''}, to {fields[name]}"
+            raise UserError(f"--config.{name}={given[name]}: {what}; give one, or --config=NAME and fields")
+        config.update_from_flattened_dict(fields | given)
         flag.value = config.lock()
     return args
 
 
-def _flag(values: absl_flags.FlagValues) -> ConfigFlag:
+def flag_of(values: absl_flags.FlagValues) -> ConfigFlag:
+    """Returns the flag --config of a command that has it."""
     flag = values["config"]
     assert isinstance(flag, ConfigFlag)
     return flag
@@ -91,13 +103,13 @@ def overridden(values: absl_flags.FlagValues, prefix: str = "") -> list[str]:
 
 def field_flags(values: absl_flags.FlagValues) -> list[str]:
     """Returns the names of the flags config.FIELD, of an example config if none was given."""
-    config = config_files.load(_flag(values).given or config_files.example(_flag(values).command))
+    config = config_files.load(flag_of(values).given or config_files.example(flag_of(values).command))
     return [f"config.{name}" for name, _ in config_fields.flatten(config)]
 
 
 def unknown_field(values: absl_flags.FlagValues, unknown: str) -> str:
     """Returns the message for a flag config.FIELD of a field that the config does not have."""
-    flag = _flag(values)
+    flag = flag_of(values)
     if not flag.given:
         return f"--{unknown} needs --config={expected(flag.command)}"
     known = field_flags(values)

@@ -136,7 +136,7 @@ def resolve_model(
         families.check_known(family)
         tokenizer = families.load_tokenizer(config.vocab, family)
     else:
-        raise UserError("no model to fine-tune; give --config.init_from=MODEL, or --config.vocab=FILE alone")
+        raise UserError("no model to fine-tune; give --model=MODEL (init_from), or --config.vocab=FILE alone")
     values |= config.adapter.model_fields(values["hidden_size"])
     values["vocab_size"] = values["vocab_size"] or tokenizer.vocab_size
     encoder = model_config.from_dict(values).resolve(platform.target())

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
+from bert_jax import hub
 from bert_jax.errors import UserError, reading
 from bert_jax.io import checks, columnar, comma_lists, compression, files
 from bert_jax.io.wording import alternatives, counted
@@ -118,7 +119,9 @@ class FileReport:
 
 
 def parts(path: str) -> list[str]:
-    """Returns the files of a path: of a directory, or of a list with commas."""
+    """Returns the files of a path: of a directory, of a list with commas, or of a training set on the hub."""
+    if str(path).startswith(hub.DATA):
+        return hub.data_files(str(path), "train")
     if files.is_directory(path):
         return columnar.files_in(str(path))
     return comma_lists.paths(str(path)) or [path]
@@ -186,10 +189,18 @@ def parse_object(line: str) -> dict[str, Any]:
     return row
 
 
-def records(path: str, kind: str) -> Iterator[tuple[int, dict[str, Any] | Malformed]]:
-    """Yields (line or row, object) of a JSON lines file, or of a Parquet or Arrow file (COLUMNAR)."""
+def records(
+    path: str, kind: str, columns: Sequence[str] = ()
+) -> Iterator[tuple[int, Mapping[str, Any] | Malformed]]:
+    """Yields (line or row, {column: value}) of a file of one of the formats.
+
+    `columns` are those that are needed, of which fewer bytes of a Parquet file are read; () for all.
+    """
     if kind == COLUMNAR:
-        yield from enumerate(columnar.Table(path).rows(), 1)
+        yield from enumerate(columnar.Table(path).rows(columns), 1)
+        return
+    if kind != "jsonl":
+        yield from _named(path, _split(path, "," if kind == "csv" else "\t", True, kind == "tsv"), None)
         return
     for number, line in enumerate(text_lines(path), 1):
         if line.strip():
@@ -400,7 +411,7 @@ def _rows(
         return records(path, kind)
     if kind == COLUMNAR:
         table = columnar.Table(path)
-        _places(path, wanted, table.columns)
+        places(path, wanted, table.columns)
         return enumerate(table.rows(list(dict.fromkeys(itertools.chain(*wanted.values())))), 1)
     quotes = quoting == "csv" or (quoting == "auto" and (kind == "csv" or columns.quotes))
     fields = _split(path, "," if kind == "csv" else "\t", quotes, quoting == "auto" and kind == "tsv")
@@ -408,25 +419,34 @@ def _rows(
 
 
 def _named(
-    path: str, rows: Iterator[tuple[int, list[str]]], wanted: Mapping[str, Sequence[str]], header: bool = True
+    path: str,
+    rows: Iterator[tuple[int, list[str]]],
+    wanted: Mapping[str, Sequence[str]] | None,
+    header: bool = True,
 ) -> Iterator[tuple[int, Mapping[str, str] | Malformed]]:
-    """Yields the line and {column: text} of each row; blank lines are skipped."""
+    """Yields the line and {column: text} of each row, of all columns by default; blank lines are skipped."""
     names: list[str] = []
-    places: dict[str, int] = {}
+    chosen: dict[str, int] = {}
     for line, row in rows:
         if row and not names:
             names = [name.strip() for name in row] if header else list(map(str, range(len(row))))
-            places = _places(path, wanted, names)
+            every = {name: place for place, name in enumerate(names)}
+            chosen = every if wanted is None else places(path, wanted, names)
             if header:
                 continue
         if row and len(row) != len(names):
             yield line, Malformed(f"{counted(len(row), 'column')}, expected {len(names)}")
         elif row:
-            yield line, {column: row[place] for column, place in places.items()}
+            yield line, {column: row[place] for column, place in chosen.items()}
 
 
-def _places(path: str, wanted: Mapping[str, Sequence[str]], names: Sequence[str]) -> dict[str, int]:
-    places = {}
+def places(path: str, wanted: Mapping[str, Sequence[str]], names: Sequence[str]) -> dict[str, int]:
+    """Returns {column: its position among `names`} of the columns of some fields.
+
+    Raises:
+        UserError: there is no such column, or several.
+    """
+    result = {}
     for field, columns in wanted.items():
         for column in columns:
             found = [place for place, name in enumerate(names) if name == column]
@@ -436,8 +456,8 @@ def _places(path: str, wanted: Mapping[str, Sequence[str]], names: Sequence[str]
                 known = ", ".join(repr(name[:40]) for name in names[:20])
                 what = f"{len(found) or 'no'} columns {column!r} for {field}"
                 raise UserError(f"{path}: {what}; its columns are {known}")
-            places[column] = found[0]
-    return places
+            result[column] = found[0]
+    return result
 
 
 def _split(path: str, delimiter: str, quotes: bool, may_be_text: bool) -> Iterator[tuple[int, list[str]]]:

@@ -4,7 +4,9 @@ import json
 import sys
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 from safetensors.numpy import load_file
 from support.embeddings import TEXTS, tiny_model
 
@@ -86,6 +88,14 @@ def test_vectors_of_every_format(embed, model, suffix):
     assert "1 are blank" in said.err
 
 
+def test_the_texts_of_a_table(embed, model):
+    content = "stars,review\n" + "".join(f'{i},"{text}"\n' for i, text in enumerate(USED))
+    path, _ = embed("--text_a=review", name="reviews.csv", content=content)
+    np.testing.assert_array_equal(np.load(path), Embedder(model).embed(USED))
+    _, said = embed(name="reviews.csv", content=content, output="y.npy", code=2)
+    assert "'text', it has stars, review" in said.err
+
+
 def test_states_as_json_lines(embed, model):
     path, _ = embed("--pooling=none", "--layers=-1,0", output="x.jsonl")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -112,6 +122,12 @@ def test_states_as_safetensors(embed, model):
     np.testing.assert_array_equal(found["token_ids"], np.concatenate([f.token_ids for f in expected]))
 
 
+def parquet_of(columns):
+    buffer = io.BytesIO()
+    parquet.write_table(pyarrow.table(columns), buffer)
+    return buffer.getvalue()
+
+
 def test_every_kind_of_input_is_the_same_texts(tmp_path, monkeypatch):
     texts = ["the cat", "", "a\u2028dog \u00e9"]
     lines = "\n".join(texts).encode()
@@ -123,6 +139,13 @@ def test_every_kind_of_input_is_the_same_texts(tmp_path, monkeypatch):
         ("objects.jsonl", objects, dict(text_a="sentence")),
         ("blank.jsonl", b"\r\n" + objects.replace(b"\n", b"\n \n") + b"\n", dict(text_a="sentence")),
         ("objects.jsonl.gz", gzip.compress(objects), dict(text_a="sentence")),
+        ("table.csv", b'n,sentence\n1,the cat\n2,""\n3,a\xe2\x80\xa8dog \xc3\xa9\n', dict(text_a="sentence")),
+        (
+            "table.tsv",
+            b"sentence\tn\nthe cat\t1\n\t2\na\xe2\x80\xa8dog \xc3\xa9\t3\n",
+            dict(text_a="sentence"),
+        ),
+        ("table.parquet", parquet_of({"sentence": texts}), dict(text_a="sentence")),
     ):
         (tmp_path / name).write_bytes(content)
         assert list(read_texts(str(tmp_path / name), **options)) == texts, name

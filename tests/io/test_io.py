@@ -3,6 +3,8 @@
 import bz2
 import errno
 import gzip
+import io
+import itertools
 import lzma
 import os
 import subprocess
@@ -18,6 +20,7 @@ from bert_jax.io import (
     compression,
     files,
     json_files,
+    progress,
     scratch,
 )
 
@@ -260,3 +263,14 @@ def test_json_is_checked_against_a_schema(tmp_path, old, new, message):
     with pytest.raises(UserError) as caught:
         json_files.read(path, SCHEMA)
     assert str(caught.value).startswith(f"{path}: {message}") and "\n" not in str(caught.value)
+
+
+def test_progress_is_plain_lines_where_there_is_no_terminal(monkeypatch):
+    out, now = io.StringIO(), itertools.count(step=6.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    with progress.Progress(out) as shown:
+        shown.start("embedding", 4, "texts")
+        for _ in range(4):
+            shown.advance(1)
+    assert out.getvalue().startswith("embedding: 2 of 4 texts")
+    assert "\x1b" not in out.getvalue() and out.getvalue().count("\n") == 2

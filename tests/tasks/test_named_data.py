@@ -8,7 +8,8 @@ from pyarrow import parquet
 from support import hub_server
 
 from bert_jax import hub
-from bert_jax.tasks import fields, setup
+from bert_jax.inference import text_files
+from bert_jax.tasks import fields, inferred, setup
 
 CARD = """---
 configs:
@@ -102,6 +103,12 @@ def test_a_task_reads_the_data_set_of_its_name(served, vocabulary, task, name, v
     dev = task.read(setup.split_file(config, task.spec, "dev"))
     for examples in (training, dev):
         assert {field: getattr(examples, field) for field in values} == values
+
+
+def test_the_columns_of_other_data_sets_are_inferred_and_embedded(served):
+    found = inferred.infer("hf:nyu-mll/glue:mrpc")
+    assert found.fields == {"data.text_a": "sentence1", "data.text_b": "sentence2", "data.label": "label"}
+    assert list(text_files.read_texts("hf:stanfordnlp/imdb")) == ["good", "bad"]
 
 
 def test_files_of_the_user_are_preferred(tmp_path, monkeypatch):

@@ -121,7 +121,7 @@ def read_questions(
         except Malformed as error:
             raise Malformed(f"question {id_!r}: {error}") from None
 
-    rows = _squad_items(path) if kind == "json" else records(path, kind)
+    rows = squad_items(path) if kind == "json" else records(path, kind)
     out.fill(((f"{path}:{place}", row) for place, row in rows), add)
     out.check()
     return out
@@ -190,7 +190,8 @@ def _is_in_context(context: str, answer: str, start: int) -> bool:
     return " ".join(answer.split()) in words
 
 
-def _squad_items(path: str) -> Iterator[tuple[str, Any]]:
+def squad_items(path: str) -> Iterator[tuple[str, Any]]:
+    """Yields (place, question with its context) of a file in SQuAD's layout; raises UserError for another."""
     try:
         with reading(path), compression.opened(path) as file:
             content = json.loads(file.read().decode("utf-8-sig"))

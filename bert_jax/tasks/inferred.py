@@ -1,0 +1,154 @@
+"""Infers the task of a training file, and its columns, for a run that names no config."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from bert_jax import hub
+from bert_jax.errors import UserError
+from bert_jax.io import checks, compression
+from bert_jax.io.wording import counted
+from bert_jax.tasks import table
+from bert_jax.tasks.question_answering.question_files import squad_items
+from bert_jax.tasks.tagging.sentences import WORDS
+
+# The usual names of columns.
+PAIRS = (
+    ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"),
+    ("question", "sentence"),
+)  # fmt: skip
+TEXTS = ("text", "sentence", "review", "content")
+LABELS = ("label", "labels", "stars", "score", "tags", "ner_tags")
+_QUESTIONS = {"question", "context", "answers"}
+
+# Whole numbers are classes if there are at most this many, or if each has this many rows on average.
+_FEW = 20
+
+_CONFIGS = {  # of the tasks of data sets with short names, besides those of GLUE
+    "squad": "finetune/squad:v1", "squad2": "finetune/squad:v2", "swag": "finetune/multiple_choice:swag",
+    "conll": "finetune/conll", "classification": "finetune/classification",
+}  # fmt: skip
+
+
+class Inferred(NamedTuple):
+    """What a training file is for. As a text, one line with the flags that it stands for.
+
+    Attributes:
+        what: the task in words.
+        config: the name of the config.
+        fields: {field of the configuration: value} of what the config does not have.
+    """
+
+    what: str
+    config: str
+    fields: Mapping[str, str]
+
+    def __str__(self) -> str:
+        flags = [f"--config={self.config}", *(f"--config.{name}={one}" for name, one in self.fields.items())]
+        return f"task: {self.what} ({' '.join(flags)})"
+
+
+def infer(source: str, texts: Sequence[str] = (), label: str = "") -> Inferred:
+    """Returns the task of a training file.
+
+    A column of strings, or of few whole numbers, has classes; other numbers are regression. A list of words
+    with a list of tags, or CoNLL columns, are tagging. Rows with `question`, `context` and `answers`, or
+    SQuAD's JSON, are questions.
+
+    Args:
+        source: the file or files, or the name of a data set, as `data.train`.
+        texts: the columns of the text, or of the two texts of a pair; () to take one of the usual names.
+        label: the column of the label; "" to take one of the usual names.
+
+    Raises:
+        UserError: the file cannot be read, lacks a column, or has several columns, or none, of the usual
+            names.
+    """
+    given = bool(texts or label)
+    if (found := hub.data_set(source)) and not given:
+        if not found.task:
+            raise UserError(f"{source} is a corpus for pre-training; expected rows with labels")
+        config = _CONFIGS.get(found.task, f"finetune/glue:{found.task}")
+        return Inferred(f"{found.task} of {found.source}", config, {})
+    paths = table.parts(source)
+    for path in paths:
+        checks.check_input(path, "rows")
+    if not paths:
+        raise UserError(f"{source}: no Parquet or Arrow files in it")
+    name = compression.strip_suffix(paths[0]).lower()
+    if not name.endswith(tuple(table.FORMATS)):
+        return Inferred("tags of words, in CoNLL columns", "finetune/tagging", _columns(texts, label))
+    if name.endswith(".json") and not given:
+        with contextlib.suppress(UserError):  # it has one object on each line
+            return _questions(row for _, row in squad_items(paths[0]))
+    first = next(_rows(paths), None)
+    if first is None:
+        raise UserError(f"{source}: no rows in it")
+    names = list(first)
+    if names and set(names) >= _QUESTIONS and not given:
+        return _questions(_rows(paths, [name for name in names if name in ("answers", "is_impossible")]))
+    if not texts:
+        pairs = [pair for pair in PAIRS if set(pair) <= set(names)]
+        singles = [(name,) for name in (*TEXTS, *WORDS) if name in names]
+        texts = _one_of(source, "text", "--text=COLUMN, or --text=A,B of pairs", pairs or singles, names)
+    is_list = isinstance(first.get(texts[0]), list)
+    if not label:
+        labels = [name for name in LABELS if name in names and (not is_list or isinstance(first[name], list))]
+        label = _one_of(source, "label", "--label=COLUMN", labels, names)
+    places = table.places(source, {"text": texts, "label": [label]}, names)
+    columns = _columns(texts, label)
+    if is_list:
+        return Inferred("tags of words", "finetune/tagging", columns)
+    values = [row.get(names[places[label]]) for row in _rows(paths, [names[places[label]]])]
+    task = "finetune/classification"
+    if any(isinstance(value, list) for value in values):
+        return Inferred("several labels per text", task, {"task": "multilabel", **columns})
+    labels = [text for value in values if value is not None and (text := str(value).strip())]
+    if _are_numbers(labels):
+        return Inferred("regression", task, {"task": "regression", **columns})
+    of = " of pairs" if len(texts) == 2 else ""
+    return Inferred(f"classification{of}, {counted(len(set(labels)), 'label')}", task, columns)
+
+
+def _rows(paths: Sequence[str], columns: Sequence[str] = ()) -> Iterator[Mapping[str, Any]]:
+    """Yields the rows of tables that can be read; those that cannot are reported when the task reads them."""
+    for path in paths:
+        for _, row in table.records(path, table.detect_format(table.FORMATS, path), columns):
+            if not isinstance(row, table.Malformed):
+                yield row
+
+
+def _one_of(source: str, what: str, flag: str, found: Sequence[Any], names: Sequence[str]) -> Any:
+    if len(found) != 1:
+        known = ", ".join(map(repr, names[:20]))
+        several = "several columns may be" if found else "no column has a usual name of"
+        raise UserError(f"{source}: {several} the {what}; give {flag}; the columns are {known}")
+    return found[0]
+
+
+def _columns(texts: Sequence[str], label: str) -> dict[str, str]:
+    given = zip(("text_a", "text_b", "label"), (*texts, *[""] * (2 - len(texts)), label), strict=True)
+    return {f"data.{field}": column for field, column in given if column}
+
+
+def _questions(rows: Iterable[Mapping[str, Any]]) -> Inferred:
+    def is_answered(row: Mapping[str, Any]) -> bool:
+        answers = row.get("answers")
+        return bool(answers.get("text") if isinstance(answers, dict) else answers)
+
+    if all(is_answered(row) and row.get("is_impossible") is not True for row in rows):
+        return Inferred("answers in a text", "finetune/squad:v1", {})
+    return Inferred("answers in a text, or none", "finetune/squad:v2", {})
+
+
+def _are_numbers(labels: Sequence[str]) -> bool:
+    """Returns whether labels are numbers to predict: not whole, or too many for classes."""
+    try:
+        numbers = [number for label in labels if not math.isnan(number := float(label))]
+    except ValueError:
+        return False
+    whole = all(number.is_integer() for number in numbers)
+    return not whole or len(set(numbers)) > max(_FEW, len(numbers) / _FEW)
