@@ -9,7 +9,7 @@ from support import hub_server
 
 from bert_jax import hub
 from bert_jax.inference import text_files
-from bert_jax.tasks import fields, inferred, setup
+from bert_jax.tasks import fields, inferred, setup, table
 
 CARD = """---
 configs:
@@ -109,6 +109,8 @@ def test_the_columns_of_other_data_sets_are_inferred_and_embedded(served):
     found = inferred.infer("hf:nyu-mll/glue:mrpc")
     assert found.fields == {"data.text_a": "sentence1", "data.text_b": "sentence2", "data.label": "label"}
     assert list(text_files.read_texts("hf:stanfordnlp/imdb")) == ["good", "bad"]
+    pairs = table.read_examples("hf:nyu-mll/glue:mrpc", table.Columns("sentence1", "sentence2"))
+    assert pairs.texts_b == ["a", "d"]
 
 
 def test_files_of_the_user_are_preferred(tmp_path, monkeypatch):
