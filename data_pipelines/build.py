@@ -14,7 +14,7 @@ import bert_jax
 from bert_jax import hub, tokenization
 from bert_jax.data import google, manifests, packed
 from bert_jax.errors import Preempted, UserError, file_error, is_full
-from bert_jax.io import atomic, comma_lists, files, json_files
+from bert_jax.io import atomic, files, json_files
 from bert_jax.io.progress import Progress
 from bert_jax.io.wording import counted
 from data_pipelines import cleaning, languages, pools, readers
@@ -304,7 +304,7 @@ class _Build:
             "splits": splits,
             "text": {name: sum(result[name] for result in tokenized) for name in names},
         }
-        inputs = [name for text in self.options.input for name in comma_lists.paths(text)]
+        inputs = ",".join(self.options.input).split(",")
         named = [found.source if (found := hub.data_set(name)) else name for name in inputs]
         if on_hub := [name for name in named if name.startswith(hub.DATA)]:
             manifest["data_sets"] = on_hub

@@ -30,7 +30,6 @@ _BEFORE_PATH = re.compile(rf"[\w.]+=|{tfds.PREFIX}")
 _OF_THE_MACHINE = ("coordinator_address", "num_processes", "process_id", "compilation_cache", "push_to")
 # {metric: its name on the hub, where it is another one}
 _ON_HUB = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
-_OF_LANGUAGE = "accuracy_"  # begins the metric of one language
 # {name in a card: field of a run's configuration}
 _FACTS = {
     "task": "task",
@@ -123,7 +122,7 @@ def _header(run: Mapping[str, Any], scores: Mapping[str, float], task: str, name
     # Evaluation first, whose data set the scores are for.
     given = (data.get("eval"), config.get("data_dir"), data.get("train"), *origin.get("data_sets", ()))
     found = [hub.DATA_NAME.fullmatch(each or "") for each in given]
-    languages = [*origin.get("languages", ()), *(x.partition(_OF_LANGUAGE)[2] for x in scores)]
+    languages = [*origin.get("languages", ()), *(x.partition("accuracy_")[2] for x in scores)]
     header: dict[str, Any] = {
         "base_model": config["init_from"].partition("@")[0] if run.get("init_from_commit") else None,
         "datasets": list(dict.fromkeys(each["name"] for each in found if each)) or None,
