@@ -32,7 +32,7 @@ from bert_jax.settings.flags import Define, command_line
 with epy.lazy_imports():
     from bert_jax.parallel import compiler_options, distributed
     from bert_jax.runs import finetune, sweep
-    from bert_jax.tasks import inferred, registry
+    from bert_jax.tasks import inferred, registry, setup
     from bert_jax.workdir import run_directory
 
 
@@ -72,7 +72,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     options = {"explicit": config_flag.overridden(flags, "model."), "command_line": command, **fit_options}
     compiler_options.enable_compilation_cache()
     if flags.seeds is not None or flags.grid:
-        grid = sweep.grid(flags.config, flags.grid, 1 if flags.seeds is None else flags.seeds)
+        named = setup.with_named_data(flags.config, log)
+        grid = sweep.grid(named, flags.grid, 1 if flags.seeds is None else flags.seeds)
         work = sweep.Sweep(grid, flags.workdir, **options)
         work.run()
         log(work.report())

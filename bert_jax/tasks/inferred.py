@@ -114,11 +114,21 @@ def infer(source: str, texts: Sequence[str] = (), label: str = "") -> Inferred:
 
 
 def _rows(paths: Sequence[str], columns: Sequence[str] = ()) -> Iterator[Mapping[str, Any]]:
-    """Yields the rows of tables that can be read; those that cannot are reported when the task reads them."""
+    """Yields the rows of tables that can be read; those that cannot are reported when the task reads them.
+
+    Rows of TSV end where quotes are text, as `data.quoting` may say, which is not known here.
+    """
+    found = False
     for path in paths:
-        for _, row in table.records(path, table.detect_format(table.FORMATS, path), columns):
-            if not isinstance(row, table.Malformed):
-                yield row
+        kind = table.detect_format(table.FORMATS, path)
+        try:
+            for _, row in table.records(path, kind, columns):
+                if not isinstance(row, table.Malformed):
+                    found = True
+                    yield row
+        except UserError:
+            if kind != "tsv" or not found:
+                raise
 
 
 def _one_of(source: str, what: str, flag: str, found: Sequence[Any], names: Sequence[str]) -> Any:

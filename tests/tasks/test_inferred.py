@@ -49,6 +49,13 @@ def column(values, name="label"):
             {"text_a": "premise", "text_b": "hypothesis", "label": "label"},
         ),
         (
+            "a.tsv",
+            'text\tlabel\na\tx\n"b\ty\n',
+            {},
+            CLASSES,
+            {"text_a": "text", "label": "label"},
+        ),
+        (
             "a.csv",
             "q,a,text,right\nx,y,z,yes\nx,y,z,no\n",
             {"texts": ["q", "a"], "label": "right"},

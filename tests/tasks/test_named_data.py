@@ -7,7 +7,7 @@ import pytest
 from pyarrow import parquet
 from support import hub_server
 
-from bert_jax import hub
+from bert_jax import cli, hub
 from bert_jax.inference import text_files
 from bert_jax.tasks import fields, inferred, setup, table
 
@@ -111,6 +111,14 @@ def test_the_columns_of_other_data_sets_are_inferred_and_embedded(served):
     assert list(text_files.read_texts("hf:stanfordnlp/imdb")) == ["good", "bad"]
     pairs = table.read_examples("hf:nyu-mll/glue:mrpc", table.Columns("sentence1", "sentence2"))
     assert pairs.texts_b == ["a", "d"]
+
+
+@pytest.mark.long
+def test_two_seeds_of_a_data_set_without_a_config(served, tmp_path, pretrained, capsys):
+    command = ["finetune", f"--model={pretrained}", "--train=imdb", f"--workdir={tmp_path}/run", "--seeds=2"]
+    assert cli.main([*command, "--config.epochs=1", "--config.max_seq_length=8"]) == 0
+    assert capsys.readouterr().out.startswith("task: classification of hf:stanfordnlp/imdb (--config=")
+    assert (tmp_path / "run" / "summary.json").exists()
 
 
 def test_files_of_the_user_are_preferred(tmp_path, monkeypatch):
