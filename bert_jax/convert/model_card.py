@@ -22,6 +22,7 @@ from bert_jax.workdir import run_directory
 
 with epy.lazy_imports():
     import huggingface_hub
+    from huggingface_hub import utils as hub_utils
 
 FILE = "README.md"
 
@@ -248,7 +249,7 @@ def public_command(command: str) -> str:
 def check_name(repository: str) -> None:
     """Raises UserError if this cannot be the name of a model on the hub, USER/NAME."""
     try:
-        huggingface_hub.utils.validate_repo_id(repository)
+        hub_utils.validate_repo_id(repository)
         _, _ = repository.split("/")
     except ValueError:
         raise UserError(f"push_to={repository}: expected USER/NAME, a valid name on the hub") from None

@@ -120,6 +120,7 @@ def test_the_commands_push(tmp_path, served, pretrained, vocabulary, files, caps
     tuned = fine_tuned.command(files, tmp_path / "finetune", pretrained, *short, label="color")
     trained = processes.command(tmp_path / "pretrain", records, steps=6)
     converted = ["convert", f"--input={pretrained}", f"--output={tmp_path / 'convert'}", "--to=huggingface"]
+    assert processes.run([*converted, "--push_to=none"])[0] == 2  # without other imports of the hub's library
     for command in (tuned, trained, converted):
         name = f"org/{command[0]}"
         assert cli.main([*command, "--push_to=none"]) == 2 and not (tmp_path / command[0]).exists()
