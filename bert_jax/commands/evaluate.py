@@ -3,6 +3,7 @@
     bert-jax evaluate --workdir=runs/mrpc
     bert-jax evaluate --workdir=runs/reviews --input=test.csv --output=predictions.tsv
     bert-jax evaluate --workdir=runs/cola,runs/mrpc,runs/rte
+    bert-jax evaluate --model=org/name --input=test.csv --text_a=review --label=stars
     bert-jax evaluate --model=runs/mini --records=records
     bert-jax evaluate --model=runs/mini --minimal_pairs --output=scores.jsonl
     bert-jax evaluate --model=all-MiniLM-L6-v2 --similarity=glue/STS-B/dev.tsv
@@ -51,9 +52,12 @@ with epy.lazy_imports():
     from bert_jax.workdir import run_directory
 
 
+_COLUMNS = ("text_a", "text_b", "label")
+_OF_TASKS = ("input", "output", "overwrite", "dtype", "null_score_diff_threshold")
 # The flags that each kind of evaluation uses, besides --json, by the flag that asks for it.
 _USED = {
-    "workdir": ("split", "input", "output", "overwrite", "step", "dtype", "null_score_diff_threshold"),
+    "input": (*_COLUMNS, *_OF_TASKS, "model", "choices"),
+    "workdir": (*_OF_TASKS, "split", "step"),
     "records": ("model", "split", "rows", "dtype"),
     "minimal_pairs": ("model", "input", "output", "overwrite", "dtype"),
     "similarity": ("model", "columns", "dtype"),
@@ -68,9 +72,9 @@ def define_flags(define: Define) -> None:
         "several of GLUE, separated by commas, are shown as one table",
         "Also write the predictions to this file: .tsv, .csv or .jsonl; for tags .conll, .txt, .tsv or "
         ".jsonl. With --minimal_pairs, a .jsonl with the scores of the sentences.",
-        required="",
     )
-    define.string("model", f"The model, if there is no --workdir: {shared.MODEL}.")
+    what = f"{shared.MODEL}; with --input {shared.FINETUNED}"
+    define.string("model", f"The model, if there is no --workdir: {what}.")
     define.string("records", "Records with the vocabulary of --model, made by bert-jax data.")
     define.string(
         "split",
@@ -83,6 +87,8 @@ def define_flags(define: Define) -> None:
         "Another labeled file, with the columns of the training file. With --minimal_pairs, a file of BLiMP: "
         "JSON lines with UID, sentence_good and sentence_bad.",
     )
+    for name in _COLUMNS:
+        define.string(name, f"With --model and --input: column of the {name}. Default: by its usual name.")
     define.boolean("minimal_pairs", "Score --model on minimal pairs.")
     define.string("similarity", "Table of pairs of texts with a score, for the vectors of --model.")
     define.string("retrieval", "Folder in the form of BEIR, for the vectors of --model.")
@@ -94,17 +100,20 @@ def define_flags(define: Define) -> None:
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
-    named = [name for name in _USED if flags[name].value]
+    named = [name for name in _USED if name != "input" and flags[name].value]
+    if not named and flags.model and flags.input:
+        named = ["input"]
     if len(named) != 1 or not (flags.workdir or flags.model):
         raise UserError(
-            "evaluate needs --workdir=DIR, a fine-tuning run; or --model=DIR and one of --records=DIR, "
-            "--minimal_pairs, --similarity=FILE and --retrieval=DIR"
+            "evaluate needs --workdir=DIR, a fine-tuning run; or --model=DIR and one of --input=FILE, "
+            "--records=DIR, --minimal_pairs, --similarity=FILE and --retrieval=DIR"
         )
     (mode,) = named
     shared.at_least(flags, rows=0)
     shared.check_unused(flags, {*itertools.chain(*_USED.values())}.difference(_USED[mode]), f"--{mode}")
     compiler_options.enable_compilation_cache()
-    modes = {"workdir": _of_task, "records": _of_records, "minimal_pairs": _of_minimal_pairs}
+    modes = {"records": _of_records, "minimal_pairs": _of_minimal_pairs}
+    modes |= dict.fromkeys(("workdir", "input"), _of_task)
     modes.get(mode, functools.partial(_of_vectors, mode=mode))(flags)
     return 0
 
@@ -162,13 +171,13 @@ def _of_vectors(flags: absl_flags.FlagValues, mode: str) -> None:
 
 def _of_task(flags: absl_flags.FlagValues) -> None:
     """Prints the scores of fine-tuned models."""
-    directories = shared.workdirs(flags)
+    directories = shared.workdirs(flags) if flags.workdir else []
     if len(directories) > 1:
         shared.check_unused(flags, _USED["workdir"], "several runs")
         return _table(directories, flags.json)
     if flags.input and flags.split:
         raise UserError("--input and --split name two files; give only one of them")
-    model = shared.load_finetuned(flags, prepare=functools.partial(_labeled, flags))
+    model = shared.load_finetuned(flags, *_COLUMNS, prepare=functools.partial(_labeled, flags))
     task, (path, examples) = model.task, model.prepared
     examples.warn(progress.log)
     with progress.of_batches("evaluating") as on_batch:
@@ -188,6 +197,7 @@ def _labeled(flags: absl_flags.FlagValues, model: predictor.Predictor) -> tuple[
     if flags.output:
         shared.check_predictions_file(flags, model.task)
     path = shared.input_file(flags, model)
+    model.find_columns(path)
     return path, model.task.read(path)
 
 

@@ -3,6 +3,7 @@
     bert-jax predict --workdir=runs/reviews --input=new.csv --output=predictions.tsv
     bert-jax predict --workdir=runs/cola,runs/mrpc --split=test --output=submission.zip
     bert-jax predict --workdir=runs/reviews --input=-
+    bert-jax predict --model=org/name --input=new.csv --text_a=review --output=predictions.tsv
 
 The input has the columns of the training file; labels are optional. For a task with single texts a .txt file
 has one text per line, blank lines included, and no header. The output has one row per row of the input, none
@@ -10,6 +11,9 @@ of which may be malformed, in the same order, with an `id`: the value of the id 
 row from 0. A .zip contains the predictions of several runs for the test sets of GLUE, as its server expects
 them. --input=- reads lines from standard input (a JSON object, a text, or a pair of texts separated by a tab)
 and writes one line of JSON for each to standard output.
+
+--model is any other model with a fine-tuned head, such as a Hugging Face folder. Unless flags name the
+columns of its input, they are those of the usual names, as `finetune` finds them, or `text_a` and `text_b`.
 """
 
 from __future__ import annotations
@@ -34,9 +38,9 @@ with epy.lazy_imports():
     from bert_jax.tasks import glue
     from bert_jax.tasks import predictions as task_predictions
 
-_COLUMNS = ("text_a", "text_b", "id")
+_COLUMNS = ("text_a", "text_b", "id")  # and, of a --model, the choices
 # Flags that a .zip does not use, and flags that --input=- does not use.
-_NOT_FOR_ZIP = (*_COLUMNS, "input", "format", "step", "null_score_diff_threshold")
+_NOT_FOR_ZIP = (*_COLUMNS, "model", "choices", "input", "format", "step", "null_score_diff_threshold")
 _NOT_FOR_LINES = ("output", "overwrite", "format")
 
 
@@ -48,6 +52,7 @@ def define_flags(define: Define) -> None:
         "File to write: .tsv, .csv or .jsonl; for tags .conll, .txt, .tsv or .jsonl; for answers .json; for "
         "GLUE's server .zip. Predictions for standard input go to standard output.",
     )
+    define.string("model", f"The model, if there is no --workdir: {shared.FINETUNED}.")
     define.string(
         "input",
         "TSV, CSV or JSON lines file; for single texts also .txt, one text per line; for tags also CoNLL "
@@ -65,6 +70,8 @@ def define_flags(define: Define) -> None:
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
+    if bool(flags.workdir) == bool(flags.model):
+        raise UserError("predict needs either --workdir=DIR, a fine-tuning run, or --model=MODEL")
     if bool(flags.input) == bool(flags.split):
         raise UserError("predict needs either --input=FILE or --split=SPLIT, such as test")
     of_lines = flags.input == "-"
@@ -79,7 +86,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         return _predict_lines(flags)
     if is_zip:
         return _submit(flags)
-    model = shared.load_finetuned(flags, prepare=functools.partial(_unlabeled, flags))
+    model = shared.load_finetuned(flags, *_COLUMNS, prepare=functools.partial(_unlabeled, flags))
     examples = model.prepared
     examples.warn(progress.log)
     with progress.of_batches("predicting") as on_batch:
@@ -93,22 +100,19 @@ def _unlabeled(flags: absl_flags.FlagValues, model: predictor.Predictor) -> Any:
     """Returns the examples to predict, after checking --output."""
     shared.check_predictions_file(flags, model.task)
     path = shared.input_file(flags, model)
-    options = _present(flags, *_COLUMNS)
+    model.find_columns(path, flags.format)
+    options = shared.present(flags, *_COLUMNS)
     examples = model.task.read_unlabeled(path, test=flags.split == "test", format=flags.format, **options)
     examples.check(0)  # the predictions have a row for each
     return examples
-
-
-def _present(flags: absl_flags.FlagValues, *names: str) -> dict[str, object]:
-    return {name: getattr(flags, name) for name in names if getattr(flags, name) is not None}
 
 
 def _predict_lines(flags: absl_flags.FlagValues) -> int:
     """Predicts the lines of standard input until it ends."""
     if sys.stdin is None:
         raise UserError("--input=-: standard input is closed; expected lines to predict there")
-    model = shared.load_finetuned(flags)
-    reader = model.task.line_reader(**_present(flags, *_COLUMNS))
+    model = shared.load_finetuned(flags, *_COLUMNS)
+    reader = model.task.line_reader(**shared.present(flags, *_COLUMNS))
     began = time.monotonic()
     with progress.of_batches("compiling", "programs") as on_program:
         programs = model.warm_up(on_program)

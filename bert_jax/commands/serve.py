@@ -9,11 +9,12 @@
     curl localhost:8000/predict -d '{"rows": ["a text", "another"]}'
 
 --model answers /embed and /v1/embeddings (as OpenAI's), and /fill-mask if it has a masked LM head;
---workdir, a fine-tuned run, /predict: labels, numbers, tags or answers, whatever it was trained for. Items of
-concurrent requests are computed together. What they need is compiled before the first one, but for texts with
-several masks. GET /v1/models names the model of --model; /health and /metrics (Prometheus) show the
-state of the server. By default, only this machine is answered: --host=0.0.0.0 answers all, without encryption
-or authentication. SIGTERM and Ctrl-C finish the requests that are being answered.
+--workdir, a fine-tuned run, or else a --model with a fine-tuned head, /predict: labels, numbers, tags or
+answers, whatever it was trained for. Items of concurrent requests are computed together. What they need is
+compiled before the first one, but for texts with several masks. GET /v1/models names the model of --model;
+/health and /metrics (Prometheus) show the state of the server. By default, only this machine is answered:
+--host=0.0.0.0 answers all, without encryption or authentication. SIGTERM and Ctrl-C finish the requests that
+are being answered.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _CANNOT_LISTEN = "--host={} --port={}: cannot be listened on{}; choose another"
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
-    define.string("model", f"The model of /embed and /fill-mask: {shared.MODEL}.")
+    define.string("model", f"The model of /embed, /fill-mask and /predict: {shared.MODEL}.")
     define.string("workdir", "Work directory of `bert-jax finetune`, for /predict.")
     shared.add_dtype(define)
     define.string("host", "Address to listen on.", "127.0.0.1")
@@ -96,9 +97,12 @@ def _services(flags: absl_flags.FlagValues) -> list[http.Service]:
             placed = embedder.engine if filling is model else None
             filler = fill_mask.MaskFiller(model, log, flags.dtype, shared_with=placed)
             found.append(http.fill_mask(filler))
-    if flags.workdir:
+    source = flags.workdir
+    if not source and model.head in predictor.HEADS and model.head != "multiple_choice":
+        source = flags.model  # of which there is one without --workdir
+    if source:
         options = dict(batch_size=flags.batch_size, dtype=flags.dtype)
-        found.append(http.prediction(predictor.Predictor(flags.workdir, log=log, **options)))
+        found.append(http.prediction(predictor.Predictor(source, log=log, **options)))
     return found
 
 

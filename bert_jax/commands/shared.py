@@ -17,15 +17,16 @@ from bert_jax.settings import config_flag
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
-    from bert_jax.convert import conversion, model_card
+    from bert_jax.convert import conversion, formats, model_card
     from bert_jax.inference import predictor, search
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import pretrain
     from bert_jax.settings import pretrain_config
     from bert_jax.training import throughput
+    from bert_jax.workdir import run_directory
 
-WORKDIR = "DIR, the work directory of a fine-tuning run"
 MODEL = "a work directory or step of bert-jax, a Hugging Face folder, or a TF1 prefix"
+FINETUNED = "a Hugging Face or PEFT folder, or a name on the hub, with a fine-tuned head"
 
 _STALL_SECONDS = 900.0  # of runs with several processes; a single one may be suspended for any time
 
@@ -63,7 +64,7 @@ def add_dtype(define: Define) -> None:
 
 def add_reranker(define: Define) -> None:
     """Defines --rerank, of commands that order documents."""
-    define.string("rerank", "Work directory of a fine-tuned model of pairs, which orders the results again.")
+    define.string("rerank", "A fine-tuned model of pairs, which orders the results again.")
 
 
 def load_reranker(flags: absl_flags.FlagValues, candidates: int = 100) -> search.Reranker | None:
@@ -74,17 +75,17 @@ def load_reranker(flags: absl_flags.FlagValues, candidates: int = 100) -> search
     """
     if not flags.rerank:
         return None
-    model = predictor.Predictor(flags.rerank, log=progress.log, dtype=flags.dtype)
+    options = {"log": progress.log, "dtype": flags.dtype, "columns": {"text_b": "text_b"}}
+    model = predictor.Predictor(flags.rerank, **options)
     return search.Reranker(model, candidates, progress.log)
 
 
-def add_finetuned(define: Define, workdir: str, output: str, required: str = WORKDIR) -> None:
-    """Defines the flags of commands that use the work directory of a fine-tuning run.
+def add_finetuned(define: Define, workdir: str, output: str) -> None:
+    """Defines the flags of commands that use a fine-tuned model, but for --model.
 
-    `workdir` says what several work directories mean, and `output` is the help text of --output. `required`
-    is what has to be given as --workdir; "" if the command can do without.
+    `workdir` says what several work directories mean, and `output` is the help text of --output.
     """
-    define.string("workdir", f"Work directory of `bert-jax finetune`; {workdir}.", required=required)
+    define.string("workdir", f"Work directory of `bert-jax finetune`; {workdir}.")
     define.string("output", output)
     define.overwrite()
     define.string("step", "Which step of the run: best, last, or a number.", "best")
@@ -93,16 +94,32 @@ def add_finetuned(define: Define, workdir: str, output: str, required: str = WOR
         "SQuAD 2.0: predict no answer if its score exceeds that of the best answer by more than this. "
         "Default: the value of the run.",
     )
+    define.string("choices", "With --model, for multiple choice: its columns, separated by commas.")
     add_dtype(define)
 
 
-def load_finetuned(flags: absl_flags.FlagValues, **options) -> predictor.Predictor:
-    """Returns the model of a fine-tuning run, as the flags of `add_finetuned` choose it."""
+def present(flags: absl_flags.FlagValues, *names: str) -> dict[str, str]:
+    """Returns the values of those of some flags that have one."""
+    return {name: value for name in names if (value := flags[name].value) is not None}
+
+
+def load_finetuned(flags: absl_flags.FlagValues, *columns: str, **options) -> predictor.Predictor:
+    """Returns the model of --workdir or --model, as the flags of `add_finetuned` choose it.
+
+    `columns` are the flags that name the columns of a model that is no run.
+    """
+    if flags.workdir:
+        check_unused(flags, ("choices",), "--workdir")
+        kind = formats.find(flags.workdir)
+        if kind is not None and kind is not formats.work_directory.FORMAT:
+            raise UserError(f"--workdir={flags.workdir}: it is a {kind.title}; give it as --model")
+        run_directory.read_run(flags.workdir)  # it is no name on the hub
     compiler_options.enable_compilation_cache()
     threshold = flags.null_score_diff_threshold
     overrides = {} if threshold is None else {"null_score_diff_threshold": threshold}
     options |= {"log": progress.log, "overrides": overrides, "dtype": flags.dtype}
-    return predictor.Predictor(flags.workdir, flags.step, **options)
+    options["columns"] = present(flags, *columns, "choices")
+    return predictor.Predictor(flags.workdir or flags.model, flags.step, **options)
 
 
 def workdirs(flags: absl_flags.FlagValues) -> list[str]:
@@ -124,7 +141,7 @@ def input_file(flags: absl_flags.FlagValues, model: predictor.Predictor) -> str:
     split = flags.split or "dev"
     if path := flags.input or model.file(split):
         return path
-    raise UserError(f"--split={split}: the run has no such file; give --input=FILE")
+    raise UserError(f"--split={split}: the model has no such file; give --input=FILE")
 
 
 def add_run(define: Define, command: str, contents: str, short: Any = None) -> None:

@@ -1,43 +1,78 @@
-"""Prediction with a fine-tuned work directory: of files, of rows, and of the lines of a stream."""
+"""Prediction with a fine-tuned model: of files, of rows, and of the lines of a stream."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import ml_collections
 import numpy as np
 
-from bert_jax import checkpoint
+from bert_jax import checkpoint, convert, tokenization
 from bert_jax.checkpoint.leaves import flatten, nest
+from bert_jax.convert.formats import work_directory
 from bert_jax.errors import UserError, reading
 from bert_jax.inference import engine
-from bert_jax.io import files, progress
+from bert_jax.io import checks, comma_lists, files, progress
+from bert_jax.io.wording import alternatives
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
-from bert_jax.models.parameters import layer_axes
+from bert_jax.models.parameters import layer_axes, parameter_shapes
 from bert_jax.parallel import placement, sharding
-from bert_jax.tasks import fields, registry
+from bert_jax.tasks import fields, inferred, registry, table
+from bert_jax.tasks.base import TableTask
 from bert_jax.tasks.predictions import Predictions
+from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import assembly, batches, outputs
 from bert_jax.tasks.rows.outputs import Costs
 from bert_jax.tasks.setup import split_file
-from bert_jax.tasks.table import SOURCE, LineReader, Malformed
+from bert_jax.tasks.table import SOURCE, LineReader, Malformed, OptionalPairs
+from bert_jax.tasks.text import TextTask
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import BEST
 
 _READ_BYTES = 1 << 16  # of a stream at a time
 
+# The task of each head of a model that is no run, and of further values of `problem_type`.
+HEADS = {
+    "sequence_classification": "classification",
+    "token_classification": "tagging",
+    "question_answering": "squad",
+    "multiple_choice": "multiplechoice",
+}
+_PROBLEMS = {"multi_label_classification": "multilabel", "regression": "regression"}
+_PAIRS = (("text_a", "text_b"), ("text", "text_b"))
+_LONGEST = 512  # tokens of a row of such a model
+_ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {  # of its single output
+    "Identity": lambda x: x,
+    "Sigmoid": lambda x: np.exp(-np.logaddexp(np.float32(0), -x)),
+    "Tanh": np.tanh,
+}
+
+
+class _Source(NamedTuple):
+    """What a predictor is made of; `params` is None for a run, whose checkpoint has the path `name`."""
+
+    config: ml_collections.ConfigDict
+    spec: TaskSpec
+    labels: Sequence[str] | None
+    tokenizer: tokenization.Tokenizer
+    name: str
+    params: Mapping[str, np.ndarray] | None = None
+    activation: Callable[[np.ndarray], np.ndarray] = _ACTIVATIONS["Identity"]
+
 
 class Predictor:
-    """Predicts with the model of a fine-tuned work directory.
+    """Predicts with a model that has a fine-tuned head.
 
     Args:
-        directory: the work directory of a `finetune` run.
+        model: the work directory of a `finetune` run; or, loaded or by a path or a name on the hub, another
+            model with a head for sequences, tokens, questions or multiple choice.
         which: "best" for the step that scored best on the evaluation file, if there is one, "last", or the
             number of a step.
         batch_size: the maximum number of groups of rows in a batch, and of rows of the maximum length whose
@@ -48,6 +83,8 @@ class Predictor:
         dtype: the type of the computation, as in `EncoderConfig.for_inference`.
         prepare: called with the predictor before its parameters are read, which take the most time: what it
             checks is reported at once.
+        columns: of a model that is no run, which has those of its training file: the names of the columns
+            `text_a`, `text_b`, `label` and `id`, and those of the `choices`, with commas between.
 
     Attributes:
         prepared: what `prepare` returned.
@@ -55,33 +92,35 @@ class Predictor:
 
     def __init__(
         self,
-        directory: str,
+        model: files.PathLike | convert.Model,
         which: str = BEST,
         batch_size: int = 0,
         log: Callable[[str], None] = print,
         overrides: Mapping[str, Any] = types.MappingProxyType({}),
         dtype: str = "auto",
         prepare: Callable[[Predictor], Any] = lambda predictor: None,
+        columns: Mapping[str, str] = types.MappingProxyType({}),
     ):
-        run = run_directory.read_run(directory)
-        if run["command"] != "finetune":
-            raise UserError(
-                f"{directory} is a work directory of {run['command']}, expected one of finetune: give it to "
-                "`finetune --config.init_from`, or to --model of fill-mask, embed or evaluate"
-            )
-        step = step_directory(directory, which)
-        recorded = fields.complete(ml_collections.ConfigDict(run["config"]))
+        loaded = model if isinstance(model, convert.Model) else _load_unless_run(model, log)
+        if loaded is None:
+            source = _of_run(os.fspath(model), which)  # type: ignore[arg-type]
+        elif which == BEST:
+            source = _of_model(loaded, columns, may_lack_answers="null_score_diff_threshold" in overrides)
+        else:
+            raise UserError(f"--step={which}: {loaded.source} is no run of finetune; leave --step out")
+        recorded, spec = source.config, source.spec
         for name, value in overrides.items():
             fields.override(recorded, name, value)
         config = fields.of_run(recorded)
-        tokenizer = run_directory.load_tokenizer(directory)
-        spec = registry.get(config.task)
         self._mesh = sharding.make_mesh()
-        model = config.model.encoder().for_inference(platform.target(), dtype)
-        model = placement.config_for(model, self._mesh)
-        self.config, self._log = config, log
-        self.task = spec.task(fields.of_task(config), spec, run["labels"], tokenizer, model)
-        self.unknown = assembly.UnknownTokens(tokenizer, log)
+        encoder = config.model.encoder().for_inference(platform.target(), dtype)
+        encoder = placement.config_for(encoder, self._mesh)
+        self.config, self._log, self._activation = config, log, source.activation
+        self.task = spec.task(fields.of_task(config), spec, source.labels, source.tokenizer, encoder)
+        self._finds_columns = loaded is not None and not columns.get("text_a")
+        if loaded is not None and isinstance(self.task, TextTask):
+            self.task.Lines = OptionalPairs  # type: ignore[assignment, misc]
+        self.unknown = assembly.UnknownTokens(source.tokenizer, log)
         self.prepared = prepare(self)
         kernel_check.ensure(self.task.model_config, log)
         size = batch_size or config.batch_size
@@ -90,18 +129,44 @@ class Predictor:
         self._sizes = engine.few_sizes(self.batch_size, self._mesh.size)
         self._buckets: tuple[int, ...] = ()
         self.objective = self.task.objective()
-        self._params = self._load(step or run_directory.best_or_newest(directory), log)
+        self._params = self._load(source, log)
         self._predict: Callable = outputs.make_predict(self.objective, self._mesh)
 
-    def _load(self, source: str, log: Callable[[str], None]) -> Any:
-        abstract = sharding.abstract_replicated(self.objective.init_shapes, self._mesh)
-        params, report = checkpoint.load_params(source, abstract, log=log)
-        if report.new:
-            raise UserError(f"{report.source} lacks {report.new[0]}: it is not a checkpoint of this task")
-        self.source = report.source
-        layered = layer_axes(self.objective.init_shapes)
+    def _load(self, source: _Source, log: Callable[[str], None]) -> Any:
+        shapes = self.objective.init_shapes
+        self.source, found = source.name, source.params
+        if found is None:
+            abstract = sharding.abstract_replicated(shapes, self._mesh)
+            params, report = checkpoint.load_params(source.name, abstract, log=log)
+            self.source, found = report.source, flatten(params)
+        names = parameter_shapes(shapes)
+        if missing := [name for name in names if name not in found]:
+            raise UserError(f"{self.source} lacks {missing[0]}: it is not a checkpoint of this task")
+        params = {name: found[name] for name in names}
         dtype = self.task.model_config.execution.dtype
-        return nest(placement.place(flatten(params), layered, self._mesh, dtype))
+        return nest(placement.place(params, layer_axes(shapes), self._mesh, dtype))
+
+    def find_columns(self, path: str, file_format: str = "auto") -> None:
+        """Of a model that is no run, unless columns were named: finds those of a table by their usual names.
+
+        They are those of `bert_jax.tasks.inferred`, or `text_a` and `text_b`.
+        """
+        config = self.task.config
+        if not (self._finds_columns and isinstance(self.task, TableTask)):
+            return
+        part = table.parts(path)[0]
+        checks.check_input(part, "rows")
+        kind = table.detect_format({**table.FORMATS, ".txt": table.LINES}, part, file_format)
+        rows = () if kind == table.LINES else table.records(part, kind)
+        names = next((row for _, row in rows if not isinstance(row, Malformed)), {}).keys()
+        pairs = [[*pair] for pair in (*_PAIRS, *inferred.PAIRS) if names >= set(pair)]
+        texts = pairs or [[name] for name in ("text_a", *inferred.TEXTS) if name in names]
+        labels = [name for name in inferred.LABELS if name in names] if config.data.label == "label" else []
+        found: dict[str, Any] = {"id": "id"} if "id" in names else {}
+        found |= {"label": labels[0]} if len(labels) == 1 else {}
+        if len(texts) == 1:
+            found |= zip(("text_a", "text_b"), texts[0], strict=False)
+        self.task.config = dataclasses.replace(config, data=dataclasses.replace(config.data, **found))
 
     def file(self, split: str) -> str:
         """Returns the path of a split's file in the run's configuration; "" if it has none."""
@@ -176,7 +241,8 @@ class Predictor:
             shapes = outputs.Shapes.choose(
                 data, size, self._costs, self._mesh, packs=self.task.packs, most_tokens=most
             )
-        return outputs.predict_all(self._predict, self._params, data, shapes, self._mesh, on_batch=on_batch)
+        found = outputs.predict_all(self._predict, self._params, data, shapes, self._mesh, on_batch=on_batch)
+        return self._activation(found)
 
     @functools.cached_property
     def _costs(self) -> Costs:
@@ -202,6 +268,74 @@ class Predictor:
             for _ in outputs.computed(predict, rows, of_padding, self._mesh):
                 on_program(done, len(shapes))
         return len(shapes)
+
+
+def _load_unless_run(path: files.PathLike, log: Callable[[str], None]) -> convert.Model | None:
+    if work_directory.FORMAT.detect(path):
+        command = run_directory.read_run(path)["command"]
+        if command == "finetune":
+            return None
+        if command != work_directory.COMMAND:
+            raise UserError(
+                f"{os.fspath(path)} is a work directory of {command}, expected one of finetune: give it to "
+                "`finetune --config.init_from`, or to --model of fill-mask, embed or evaluate"
+            )
+    return convert.load(path, log=log)
+
+
+def _of_run(directory: str, which: str) -> _Source:
+    run, step = run_directory.read_run(directory), step_directory(directory, which)
+    config = fields.complete(ml_collections.ConfigDict(run["config"]))
+    tokenizer = run_directory.load_tokenizer(directory)
+    step = step or run_directory.best_or_newest(directory)
+    return _Source(config, registry.get(config.task), run["labels"], tokenizer, step)
+
+
+def _of_model(model: convert.Model, columns: Mapping[str, str], may_lack_answers: bool) -> _Source:
+    """Returns the task of a model that is no run, with its defaults, and its parameters.
+
+    Raises:
+        UserError: the model has no fine-tuned head, or no task has its outputs.
+    """
+    if model.head not in HEADS:
+        raise UserError(
+            f"{model.source}: its head is {model.head}; expected a fine-tuned one, {alternatives(HEADS)}: "
+            "give it to `finetune --config.init_from`"
+        )
+    task, activation, longest = HEADS[model.head], "Identity", model.config.max_seq_length
+    if task == "classification":
+        task = _PROBLEMS.get(model.problem_type, "regression" if model.classes == 1 else task)
+        longest = min(longest, model.scores.max_seq_length or longest)
+    if task == "regression":  # as sentence-transformers' CrossEncoder, and the pipelines of transformers
+        default = "Identity" if model.problem_type == "regression" else "Sigmoid"
+        activation = model.scores.activation.split(".")[-1] or default
+        if model.classes != 1 or activation not in _ACTIVATIONS:
+            raise UserError(
+                f"{model.source}: its outputs are {model.classes} numbers with the activation {activation}; "
+                f"expected one number with {alternatives(_ACTIVATIONS)}"
+            )
+    config = fields.default_config(task="squad2" if task == "squad" and may_lack_answers else task)
+    config.model, config.max_seq_length = model.config.to_dict(), min(longest, _LONGEST)
+    data = {"text_a": "text", "label": "label"} if task not in ("squad", "tagging") else {}
+    for name, column in (data | dict(columns)).items():
+        fields.assign(config, f"data.{name}", column)
+    labels: Sequence[str] | None = None
+    if task == "squad":  # with room for the context in a short row
+        for name in ("doc_stride", "max_query_length"):
+            config[name] = min(config[name], config.max_seq_length // 4)
+    elif task == "multiplechoice":
+        labels = list(map(str, range(len(comma_lists.names(columns.get("choices", ""), "choices")))))
+        if len(labels) < 2:
+            raise UserError(f"{model.source}: give --choices=COLUMN,COLUMN, with 2 choices or more")
+    elif task != "regression":
+        labels = model.labels or [f"LABEL_{number}" for number in range(model.classes)]
+    spec = registry.get(config.task)
+    if task == "classification" and labels and not any(label.isdecimal() for label in labels):
+        # Files may have the numbers of the labels.
+        numbers = {str(number): label for number, label in enumerate(labels)}
+        spec = dataclasses.replace(spec, labels=tuple(labels), spellings=numbers)
+    tokenizer = engine.tokenizer_of(model)
+    return _Source(config, spec, labels, tokenizer, model.source, model.params, _ACTIVATIONS[activation])
 
 
 def step_directory(directory: str, which: str) -> str:

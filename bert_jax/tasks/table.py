@@ -286,7 +286,8 @@ class Examples(FileReport):
 
     Attributes:
         ids: the id of each row; without a column of ids, its number from 0, where malformed rows count.
-        texts_a, texts_b, languages: those of each row; empty if the file has none.
+        texts_a, texts_b, languages: those of each row; empty if the file has none. In a stream of both pairs
+            and single texts, the second text of a single one is None.
         labels: the parsed label of each row; empty if labels were not requested.
         choices, negatives: lists of the texts of each row; empty if the task has none.
     """
@@ -296,7 +297,7 @@ class Examples(FileReport):
     path: str
     ids: list[str] = dataclasses.field(default_factory=list)
     texts_a: list[str] = dataclasses.field(default_factory=list)
-    texts_b: list[str] = dataclasses.field(default_factory=list)
+    texts_b: list[Any] = dataclasses.field(default_factory=list)
     labels: list[Any] = dataclasses.field(default_factory=list)
     choices: list[list[str]] = dataclasses.field(default_factory=list)
     languages: list[str] = dataclasses.field(default_factory=list)
@@ -660,4 +661,29 @@ class TableLines(LineReader):
         out = Examples(SOURCE, rows=len(rows))
         for row in rows:
             add_row(out, row, {field: [field] for field in row})
+        return out
+
+
+class OptionalPairs(TableLines):
+    """Reads texts and pairs of texts, of which `text_b` may be missing in a row."""
+
+    expected = "a text, or two texts with a tab between"  # type: ignore[assignment]
+
+    def __init__(self, names: Mapping[str, str]):
+        super().__init__({**names, "text_b": names["text_b"] or "text_b"})
+        self._single = TableLines({**names, "text_b": ""})
+
+    def from_text(self, text: str) -> dict[str, Any]:
+        """Returns the values of a text, or of two with a tab between."""
+        return super().from_text(text) if "\t" in text else self._single.from_text(text)
+
+    def from_object(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the values of a JSON object by field."""
+        is_pair = any(row.get(name) is not None for name in self._names["text_b"])
+        return super().from_object(row) if is_pair else self._single.from_object(row)
+
+    def collect(self, rows: Sequence[dict[str, Any]]) -> Examples:
+        """Returns the rows of parsed lines, without labels."""
+        out = super().collect(rows)
+        out.texts_b = [row.get("text_b") for row in rows] if out.texts_b else []
         return out

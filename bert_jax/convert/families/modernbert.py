@@ -94,6 +94,7 @@ def _write(config: EncoderConfig) -> dict[str, Any]:
     kinds = [_LOCAL if config.is_local(i) else _GLOBAL for i in range(config.num_hidden_layers)]
     thetas = {_GLOBAL: config.rotary_theta, _LOCAL: config.local_rotary_theta}
     fields = {
+        "tie_word_embeddings": True,  # of others the masked LM head alone is not read
         "layer_types": kinds,
         "rope_parameters": {k: {"rope_type": "default", "rope_theta": v} for k, v in thetas.items()},
         "global_rope_theta": config.rotary_theta,
@@ -181,7 +182,6 @@ FAMILY = Family(
         "classifier_activation": "gelu",
         "classifier_bias": False,
         "decoder_bias": True,
-        "tie_word_embeddings": True,
     },
     checked={"rope_scaling": None},
     fixed=_BASE,

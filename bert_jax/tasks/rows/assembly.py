@@ -110,12 +110,14 @@ def encode(
     A row has at most `max_seq_length` tokens, including special tokens. Longer examples are truncated
     (`truncate_pair`), or with a `doc_stride` split into windows (`split_pair`).
     """
-    first, second = tokenize(tokenizer, examples.texts_a), itertools.repeat(None, len(examples))
-    if examples.texts_b:
-        second = tokenize(tokenizer, examples.texts_b)
-    room = tokenizer.layout.room(max_seq_length, pair=bool(examples.texts_b))
+    first, texts_b = tokenize(tokenizer, examples.texts_a), examples.texts_b or [None] * len(examples)
+    of_pairs = tokenize(tokenizer, [text for text in texts_b if text is not None])
+    second = (None if text is None else next(of_pairs) for text in texts_b)
+    rooms = [tokenizer.layout.room(max_seq_length, pair) for pair in (False, True)]
     rows = (
-        split_pair(a, b, room, doc_stride) if doc_stride else truncate(a, b, room)
+        split_pair(a, b, rooms[b is not None], doc_stride)
+        if doc_stride
+        else truncate(a, b, rooms[b is not None])
         for a, b in zip(first, second, strict=True)
     )
     options: dict[str, Any] = {"target_dtype": target_dtype, "has_windows": bool(doc_stride)}

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from bert_jax import cli
 from bert_jax.checkpoint.leaves import nest
-from bert_jax.convert import loading
+from bert_jax.convert import families, loading
 from bert_jax.convert.families import bert
 from bert_jax.convert.formats import huggingface, huggingface_export
 from bert_jax.errors import UserError
@@ -117,6 +117,10 @@ def test_what_is_not_whole_is_refused(export, name):
     change(folder)
     with pytest.raises(UserError, match=message):
         huggingface.FORMAT.read(folder)
+
+
+def test_the_configuration_of_an_untied_modernbert_is_read():
+    assert families.FAMILIES["modernbert"].read_config({"tie_word_embeddings": False})
 
 
 @pytest.mark.parametrize("head", ["masked_lm", "pretraining"])

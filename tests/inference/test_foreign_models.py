@@ -1,0 +1,141 @@
+"""Predictions of models that are no runs: folders that `convert` writes predict what their runs do."""
+
+import json
+import types
+
+import jax
+import numpy as np
+import pytest
+from support.fine_tuned import make_run, mistake
+
+from bert_jax import cli, convert
+from bert_jax.commands import serve
+from bert_jax.errors import UserError
+from bert_jax.inference import search
+from bert_jax.inference.predictor import Predictor
+
+QUIET = {"log": lambda line: None}
+TEXTS = ["the red cat", "a blue dog is big", "one bird"]
+PAIRS = ["the red cat\ta dog", "a blue dog\tthe bird is small"]
+QUESTIONS = [{"question": "is", "context": "the cat is a big dog"}, {"question": "the", "context": "red"}]
+CHOICES = [{"text": "the", "x": "cat", "y": "dog"}, {"text": "a", "choices": ["red", "big one"]}]
+# Of each task a run, the columns to name for its folder, and rows.
+RUNS = {
+    "classification": (dict(labels=["no", "yes"], text_a="text"), {}, TEXTS),
+    "multilabel": (dict(labels=["b", "é"], text_a="text"), {}, TEXTS),
+    "regression": (dict(text_a="text", text_b="text_b"), {}, PAIRS),
+    "reranking": (dict(text_a="text", text_b="text_b", negatives="others"), {}, PAIRS),
+    "tagging": (dict(labels=["O", "B-X", "I-X"]), {}, TEXTS),
+    "multiplechoice": (
+        dict(labels=["0", "1"], text_a="text", choices="x,y"), {"choices": "x,y"}, CHOICES,
+    ),
+    "squad": (dict(fields={"max_query_length": 4, "doc_stride": 4}), {}, QUESTIONS),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory, vocabulary):
+    """folder_of(task): the directory of a run, and of the Hugging Face folder of it; made once."""
+    made = {}
+
+    def folder(task):
+        if task not in made:
+            root = tmp_path_factory.mktemp(task)
+            run = make_run(root / "run", vocabulary, task, **RUNS[task][0])
+            command = ["convert", f"--input={run}", f"--output={root / 'out'}", "--to=huggingface"]
+            assert cli.main(command) == 0
+            made[task] = run, root / "out"
+        return made[task]
+
+    return folder
+
+
+def check_same(found, expected):
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert one == (pytest.approx(other, abs=2e-6) if isinstance(other, float) else other)
+
+
+@pytest.mark.parametrize("task", RUNS)
+def test_a_folder_predicts_what_its_run_does(folder_of, task):
+    _, columns, rows = RUNS[task]
+    run, folder = folder_of(task)
+    expected = Predictor(run, **QUIET).predict_rows(rows)
+    found = Predictor(folder, columns=columns, **QUIET).predict_rows(rows)
+    if task == "reranking":  # scores are those of sentence-transformers, and those of a run are logits
+        expected = [{"prediction": 1 / (1 + np.exp(-one["prediction"]))} for one in expected]
+    check_same(found, expected)
+
+
+def test_texts_with_and_without_a_second_one(folder_of):
+    model = Predictor(folder_of("classification")[1], **QUIET)
+    pair = {"text_a": "the cat", "text_b": "a dog"}
+    mixed = model.predict_rows(["the cat", "the cat\ta dog", pair, {"text": "the cat", "id": 3}])
+    check_same(mixed[0]["probabilities"], mixed[3]["probabilities"])
+    check_same(mixed[1], mixed[2])
+    assert mixed[0] != mixed[1] and mixed[3]["id"] == "3"
+
+
+def test_commands(folder_of, tmp_path, capsys):
+    folder = folder_of("classification")[1]
+    out = tmp_path / "out.jsonl"
+    tables = {
+        "a.csv": ("text,label\nthe red cat,no\na blue dog,yes\n", []),
+        "b.tsv": ("words\tlabel\nthe red cat\t0\na blue dog\t1\n", ["--text_a=words"]),
+        "d.csv": ("sentence,stars\nthe red cat,no\na blue dog,yes\n", []),
+        "c.jsonl": (
+            '{"text_a": "the red cat", "label": "no"}\n{"text_a": "a blue dog", "label": "yes"}\n',
+            [],
+        ),
+    }
+    expected = Predictor(folder, **QUIET).predict_rows(["the red cat", "a blue dog"])
+    right = np.mean([one["prediction"] == label for one, label in zip(expected, ("no", "yes"), strict=True)])
+    for name, (content, columns) in tables.items():
+        (tmp_path / name).write_text(content)
+        given = [f"--model={folder}", f"--input={tmp_path / name}", *columns]
+        assert cli.main(["predict", *given, f"--output={out}", "--overwrite"]) == 0
+        rows = [json.loads(line) for line in out.read_text().splitlines()]
+        check_same(rows, [{"id": str(number), **one} for number, one in enumerate(expected)])
+        capsys.readouterr()
+        assert cli.main(["evaluate", *given, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["scores"]["accuracy"] == right
+    (tmp_path / "lines.txt").write_text("the red cat\na blue dog\n")
+    given = [f"--model={folder}", f"--input={tmp_path / 'lines.txt'}", f"--output={out}", "--overwrite"]
+    assert cli.main(["predict", *given]) == 0
+    assert [json.loads(line)["prediction"] for line in out.read_text().splitlines()] == [
+        one["prediction"] for one in expected
+    ]
+
+
+def test_a_cross_encoder_orders_documents_and_a_server_predicts(folder_of):
+    folder = folder_of("reranking")[1]
+    reranker = search.Reranker(Predictor(folder, columns={"text_b": "text_b"}, **QUIET), **QUIET)
+    scores = [one["prediction"] for one in Predictor(folder, **QUIET).predict_rows(PAIRS)]
+    found = reranker.scores([tuple(pair.split("\t")) for pair in PAIRS])
+    np.testing.assert_allclose(found, scores, atol=1e-6)
+    flags = types.SimpleNamespace(model=str(folder), workdir=None, dtype="float32", batch_size=4)
+    assert [service.name for service in serve._services(flags)] == ["embed", "predict"]
+
+
+def test_what_has_no_fine_tuned_head(folder_of, pretrained, tmp_path, capsys):
+    folder = tmp_path / "folder"
+    command = ["convert", f"--input={pretrained}", f"--output={folder}", "--to=huggingface"]
+    assert cli.main(command) == 0
+    given = ["--input=a.csv", f"--output={tmp_path / 'out.tsv'}"]
+    assert "its head is" in mistake(["predict", f"--model={folder}", *given], capsys)
+    assert "give it as --model" in mistake(["predict", f"--workdir={folder}", *given], capsys)
+    choices, classes = folder_of("multiplechoice")[1], folder_of("classification")[1]
+    assert "--choices=" in mistake(["predict", f"--model={choices}", *given], capsys)
+    assert "--step" in mistake(["predict", f"--model={classes}", "--step=3", *given], capsys)
+    assert "predict needs" in mistake(["predict", f"--model={classes}", "--workdir=x", *given], capsys)
+
+
+@pytest.mark.parametrize("changes", [{"labels": None}, {"problem_type": "regression"}])
+def test_outputs_without_names(folder_of, changes):
+    model = convert.load(folder_of("classification")[1], **QUIET).replace(**changes)
+    if "labels" in changes:
+        (record,) = Predictor(model, **QUIET).predict_rows(["the cat"])
+        assert [*record["probabilities"]] == ["LABEL_0", "LABEL_1"]
+    else:
+        with pytest.raises(UserError, match="are 2 numbers"):
+            Predictor(model, **QUIET)
