@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from support.fine_tuned import make_run, mistake
+from support.tiny_tasks import task_files  # noqa: F401
 
 from bert_jax import cli, convert
 from bert_jax.commands import serve
@@ -22,12 +23,12 @@ CHOICES = [{"text": "the", "x": "cat", "y": "dog"}, {"text": "a", "choices": ["r
 # Of each task a run, the columns to name for its folder, and rows.
 RUNS = {
     "classification": (dict(labels=["no", "yes"], text_a="text"), {}, TEXTS),
-    "multilabel": (dict(labels=["b", "é"], text_a="text"), {}, TEXTS),
-    "regression": (dict(text_a="text", text_b="text_b"), {}, PAIRS),
+    "multilabel": (dict(labels=["b", "é"], text_a="text", label="label"), {}, TEXTS),
+    "regression": (dict(text_a="text", text_b="text_b", label="label"), {}, PAIRS),
     "reranking": (dict(text_a="text", text_b="text_b", negatives="others"), {}, PAIRS),
     "tagging": (dict(labels=["O", "B-X", "I-X"]), {}, TEXTS),
     "multiplechoice": (
-        dict(labels=["0", "1"], text_a="text", choices="x,y"), {"choices": "x,y"}, CHOICES,
+        dict(labels=["0", "1"], text_a="text", label="label", choices="x,y"), {"choices": "x,y"}, CHOICES,
     ),
     "squad": (dict(fields={"max_query_length": 4, "doc_stride": 4}), {}, QUESTIONS),
 }  # fmt: skip
@@ -65,6 +66,27 @@ def test_a_folder_predicts_what_its_run_does(folder_of, task):
     if task == "reranking":  # scores are those of sentence-transformers, and those of a run are logits
         expected = [{"prediction": 1 / (1 + np.exp(-one["prediction"]))} for one in expected]
     check_same(found, expected)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("task", ["multilabel", "regression", "tagging", "multiplechoice", "squad"])
+def test_a_file_is_scored_as_by_the_run(folder_of, task_files, tmp_path, capsys, task):  # noqa: F811
+    run, folder = folder_of(task)
+    rows = {
+        "regression": "text\ttext_b\tlabel\nthe cat\ta dog\t1\na blue dog\tthe bird\t2\n",
+        "multilabel": 'text\tlabel\nthe cat\t"b,é"\na blue dog\t\n',
+    }
+    path = task_files["squad2" if task == "squad" else task][0]
+    if task in rows:
+        path = tmp_path / "rows.tsv"
+        path.write_text(rows[task])
+    given = [f"--input={path}", "--json", "--dtype=float32"]
+    columns = {"multiplechoice": ["--choices=x,y"]}.get(task, [])
+    scores = []
+    for model in (f"--workdir={run}", f"--model={folder}"):
+        assert cli.main(["evaluate", model, *given, *(columns if "--model" in model else [])]) == 0
+        scores.append(json.loads(capsys.readouterr().out)["scores"])
+    check_same(*scores)
 
 
 def test_texts_with_and_without_a_second_one(folder_of):
