@@ -27,6 +27,7 @@ from bert_jax.settings.flags import Define
 with epy.lazy_imports():
     from bert_jax.settings import pretrain_config
     from bert_jax.tasks import fields as task_fields
+    from bert_jax.tasks import registry as task_registry
 
 ARGUMENTS = "[NAME]"
 
@@ -62,13 +63,16 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
 
 
 def describe_fields(config: Mapping[str, Any]) -> str:
-    """Returns the fields of a config, a line each with its value and its meaning."""
+    """Returns the fields that a config uses, a line each with its value and its meaning."""
+    others: set[str] = set()
     if "task" in config:
         declared: Mapping[str, config_fields.Field] = task_fields.declared()
+        others = {name for name, _ in task_fields.of_other_tasks(task_registry.get(config["task"]))}
     else:
         declared = dict(config_fields.fields(pretrain_config.PretrainConfig()))
     lines = []
     for name, value in config_fields.flatten(config):
         meaning = _LINK.sub(r"\1", declared[name].meaning) if name in declared else ""
-        lines.append(f"{f'{name} = {value!r}':<{_VALUES_WIDTH}}  {meaning}".rstrip())
+        if name not in others:
+            lines.append(f"{f'{name} = {value!r}':<{_VALUES_WIDTH}}  {meaning}".rstrip())
     return "\n".join(lines)

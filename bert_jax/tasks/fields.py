@@ -114,7 +114,7 @@ def check(config: ml_collections.ConfigDict) -> None:
     for name, value in values.items():
         if name not in known:
             raise UserError(f"{name}={value}: {_no_such_field(name, known)}")
-    config_fields.refuse_unused(values, known, _of_other_tasks(spec))
+    config_fields.refuse_unused(values, known, of_other_tasks(spec))
     config_fields.check_values(config, declared())
     config_fields.refuse_unused(values, known, _unused(config, spec))
 
@@ -124,12 +124,13 @@ def override(config: ml_collections.ConfigDict, name: str, value: Any) -> None:
     spec, field = registry.get(config.task), fields()[name]
     config_fields.check(name, value, field)
     assign(config, name, value)
-    unused = (*_of_other_tasks(spec), *_unused(config, spec))
+    unused = (*of_other_tasks(spec), *_unused(config, spec))
     reasons = ((one, reason) for one, reason in unused if one == name)
     config_fields.refuse_unused({name: value}, {name: field.default}, reasons)
 
 
-def _of_other_tasks(spec: TaskSpec) -> Iterator[tuple[str, str]]:
+def of_other_tasks(spec: TaskSpec) -> Iterator[tuple[str, str]]:
+    """Yields (field, reason) for each field that only other tasks use."""
     for name, field in fields().items():
         if spec.task not in field.users:
             users = ", ".join(user.title for user in field.users)

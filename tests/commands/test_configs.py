@@ -20,7 +20,10 @@ def test_a_printed_config_or_experiment_runs_as_a_file(capsys, tmp_path, monkeyp
 def test_every_field_has_its_meaning(name):
     config = config_files.load(name)
     lines = configs.describe_fields(config).splitlines()
+    other = {"class_weights", "document_context"}  # of classification and of tagging
     values = [f"{field} = {value!r}" for field, value in config_fields.flatten(config)]
+    values = [value for value in values if value in "\n".join(lines)]
+    assert other.isdisjoint(value.partition(" ")[0] for value in values) and len(values) > 80
     meanings = {value: line.removeprefix(value).strip() for value, line in zip(values, lines, strict=True)}
     assert meanings[f"seed = {config.seed}"] == "of weights, order of the rows, masks and dropout"
     assert all(meanings.values()) and not any("](" in meaning for meaning in meanings.values())
