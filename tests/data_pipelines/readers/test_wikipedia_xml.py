@@ -141,7 +141,7 @@ def test_any_cut_gives_the_same_documents(tmp_path_factory, pieces, target, cuts
     [
         ("It is {{convert|5|-|6|km|mi}} long.", "It is 5–6 km long."),
         ("He is {{cvt|6|ft|4|in|cm}} tall, at {{convert|7|C}}.", "He is 6 ft 4 in tall, at 7 °C."),
-        ("From {{lang-fr|mot}} and {{transl|ar|DIN|kalima}}.", "From mot and kalima."),
+        ("From {{lang-fr|chien}} and {{transl|ar|DIN|kalima}}.", "From chien and kalima."),
         ("It is {{nowrap|1 {{abbr|kg|kilogram}}}} or {{val|1.5|e=3|u=g}}.", "It is 1 kg or 1.5×10^3 g."),
         (
             "{{IPAc-en|lang|ˈ|æ|n}} is said.{{cn}} {{as of|2010|4}} too.",
