@@ -293,7 +293,8 @@ def pretraining_programs(name):
 
     def prepare(**changes):
         model = _cpu_model(config.model, **changes)
-        task = benchmark.make_masked_lm(model, LENGTH, pretraining.masking.options(LENGTH))
+        length = min(LENGTH, model.max_seq_length)  # RoBERTa's first two positions are not used
+        task = benchmark.make_masked_lm(model, length, pretraining.masking.options(LENGTH))
         return task, *make_optimizer(pretraining.optimizer, config.steps, task)
 
     def train_step(**changes):
