@@ -7,7 +7,7 @@ import json
 
 import pyarrow
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyarrow import ipc, parquet
 from support import fine_tuned
@@ -140,6 +140,7 @@ def test_lists_of_choices_and_negatives(tmp_path):
         max_size=20,
     )
 )
+@example(rows=[('"a', 'b"'), ('""', "c")])
 def test_any_text_survives_a_tsv(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("tsv") / "x.tsv"
     write(path, "a\tb\tz\n" + "".join(f"{a}\t{b}\tz\n" for a, b in rows))

@@ -126,6 +126,11 @@ def test_equals_the_oracle_on_any_unicode(tokenizer, text):
     assert tokens_of(google(tokenizer), text) == expected(tokenizer, text)
 
 
+def test_case_and_accents_are_kept_or_removed(tokenizer):
+    text = "WAnted É é,running low Low e\u0301"
+    assert tokens_of(tokenizer, text) == expected(tokenizer, text)
+
+
 def test_code_points_at_which_the_two_rules_differ(tokenizer):
     text = "wa\ue000nt \U0001fae8" + " ΟΔΟΣ" * tokenizer.lower_case
     assert tokens_of(tokenizer, text) != tokens_of(google(tokenizer), text) == expected(tokenizer, text)
