@@ -65,7 +65,7 @@ $(INSTALLED): setup.py $(LOCK)
 	@# Python compiles the modules that are imported; to compile all of them takes a third of the installation.
 	PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q --no-compile -r $(LOCK) || \
 		{ test '$(LOCK)' != '$(OWN_LOCK)' && PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q --no-compile setuptools -e '.[dev]'; }
-	PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q --no-deps --no-build-isolation -e .
+	PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
 	touch $@
 
 # Beside the environment, not in it, so that every other test runs as it does where there is no such compiler.

@@ -102,6 +102,8 @@ def _open(config, directory, log, explicit, command_line, memory_limit, cleanup)
     examples = {"train": training}
     if dev := split_file(config, task.spec, "dev"):
         examples["dev"] = task.read(dev)
+    else:
+        log("no data.eval: the run is not evaluated, and its last step is kept")
     data = {split: task.encode(found) for split, found in examples.items()}
     config = resolve_schedule(config, len(data["train"].group_lengths))
     config = dataclasses.replace(config, model=ModelConfig(**task.model_config.to_dict()))

@@ -90,6 +90,8 @@ def with_named_data(
             for field, column in found.columns.items():
                 config.data[field] = config.data[field] or column
     log(f"data: {found.source} ({found.rows} rows; license: {found.license or 'see its card'})")
+    if found.splits.get("dev") == "test":
+        log("it has no validation split: the best checkpoint is chosen on its test split")
     return config
 
 

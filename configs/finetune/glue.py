@@ -1,4 +1,4 @@
-"""One task of GLUE from its TSV files: glue:cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli.
+"""One task of GLUE, from the hub or its TSV files: glue:cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli.
 
     bert-jax finetune --config=finetune/glue:mrpc --workdir=runs/mrpc \
         --config.init_from=runs/base --config.data_dir=glue
