@@ -325,7 +325,7 @@ class Engine:
 
 
 def encoded(rows: Sequence[Row], pad_id: int) -> EncodedRows:
-    """Returns rows as those of a data set without labels."""
+    """Returns rows in the form of a data set without labels."""
     lengths = [len(row.token_ids) for row in rows]
     return EncodedRows(
         tokens=np.concatenate([row.token_ids for row in rows] or [np.zeros(0, np.int32)]),

@@ -149,7 +149,7 @@ class Predictor:
     def find_columns(self, path: str, file_format: str = "auto") -> None:
         """Of a model that is no run, unless columns were named: finds those of a table by their usual names.
 
-        They are those of `bert_jax.tasks.inferred`, or `text_a` and `text_b`.
+        The names are listed in `bert_jax.tasks.inferred`; `text_a` and `text_b` are accepted too.
         """
         config = self.task.config
         if not (self._finds_columns and isinstance(self.task, TableTask)):

@@ -36,7 +36,7 @@ def check(path: str, flag: str) -> None:
 
 
 def is_table(path: str) -> bool:
-    """True if a file has rows with columns, as those of fine-tuning, by its name."""
+    """True if the name of a file is one of a table, as fine-tuning reads them."""
     name = compression.strip_suffix(path).lower()
     return path.startswith(hub.DATA) or name.endswith(tuple(table.FORMATS))
 
