@@ -88,9 +88,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     signals.open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # of characters that the terminal lacks
+    is_training = bool(argv) and argv[0] in _TRAINING and not set(argv) & set(_HELP)
     try:
+        if is_training:
+            signals.block()  # a signal that arrives now is handled by the program that replaces this one
+            host.use_huge_pages()
         signals.install(argv[0] if argv else "")
-        if argv and argv[0] in _TRAINING:
+        if is_training:
             host.use_one_heap()
         host.ignore_missing_accelerators()
         code = _main(argv)

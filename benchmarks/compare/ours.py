@@ -365,7 +365,8 @@ def main() -> None:
     if args.part in ("train", "finetune", "first_step"):
         from bert_jax.parallel import host
 
-        host.use_one_heap()  # as `bert-jax pretrain` and `bert-jax finetune` do
+        host.use_huge_pages()  # as `bert-jax pretrain` and `bert-jax finetune` do
+        host.use_one_heap()
     functions = (prepare, matrix, train, finetune, forward, first_step, checkpoint, records)
     {function.__name__: function for function in functions}[args.part](args)
 

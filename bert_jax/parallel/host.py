@@ -70,6 +70,21 @@ def _mallopt(*options: tuple[int, int]) -> bool:
     return function is not None and all(function(*option) for option in options)
 
 
+def use_huge_pages() -> None:
+    """Restarts this program, in the same process, with huge pages, if JAX will run on the CPU.
+
+    With pages of 4 KiB, a train step of BERT-base on a CPU takes about a tenth longer. glibc reads the
+    setting only when a process starts. Does nothing if GLIBC_TUNABLES is set, as it is after the restart.
+    """
+    on_cpu = os.environ.get("JAX_PLATFORMS") == "cpu" or not (has_nvidia_gpu() or may_have_tpu())
+    if sys.platform != "linux" or "GLIBC_TUNABLES" in os.environ or not on_cpu:
+        return
+    os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
 def use_one_heap() -> None:
     """Lets all threads that are started from now on share one heap, as `keep_activations` needs."""
     global _has_one_heap

@@ -24,6 +24,7 @@ from bert_jax.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {
+    "GLIBC_TUNABLES": "",  # a process that was forked must not start its program again
     "JAX_PLATFORMS": "cpu",
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
