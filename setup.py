@@ -45,6 +45,7 @@ setup(
         "fsspec>=2024.2",
         "google-crc32c>=1.5",
         "huggingface_hub>=0.30",
+        "importlib_resources>=6.0",  # tensorflow-datasets imports it and does not ask for it
         "jax>=0.10,<0.13",  # raised with requirements-3.13.lock, whose tests run on the newest jax
         "matplotlib>=3.8",
         "ml-collections>=1.0",

@@ -1,4 +1,4 @@
-"""Reads data sets prepared by tensorflow-datasets as array_record files (`tfds:NAME`), without TensorFlow.
+"""Reads data sets of tensorflow-datasets (`tfds:NAME`), prepared as array_record files, without TensorFlow.
 
 In this module a path is PREFIX followed by the absolute folder of a data set, as `find` returns it.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 from etils import epy
 
 from bert_jax.errors import UserError
+from bert_jax.io.wording import first_line
 
 with epy.lazy_imports():
     import tensorflow_datasets
@@ -27,14 +29,15 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
 def find(pattern: str) -> str:
-    """Returns the folder of a prepared data set, prefixed with PREFIX.
+    """Returns the folder of a data set, downloaded and prepared if needed, prefixed with PREFIX.
 
     Args:
         pattern: tfds:NAME, tfds:NAME/CONFIG, either followed by /VERSION (by default the newest), or
             tfds:/FOLDER. Data sets are in $TFDS_DATA_DIR, or ~/tensorflow_datasets.
 
     Raises:
-        UserError: the data set does not exist, cannot be read without TensorFlow, or the package is missing.
+        UserError: the data set does not exist, cannot be prepared or read without TensorFlow, or the package
+            is missing.
     """
     root = Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
     name = pattern.removeprefix(PREFIX)
@@ -44,16 +47,27 @@ def find(pattern: str) -> str:
         versions = [path for path in folder.iterdir() if _VERSION.fullmatch(path.name) and _is_data_set(path)]
         versions.sort(key=lambda path: tuple(map(int, path.name.split("."))))
     found = [folder] if name and _is_data_set(folder) else versions
-    path = PREFIX + str(found[-1].resolve()) if found else ""
-    info: Any = builder(path).info if path else None
-    if getattr(info and info.file_format, "value", None) != "array_record":
-        raise UserError(
-            f"{pattern} is not prepared in {root}; make it there with tensorflow-datasets' "
-            "download_and_prepare (file_format='array_record'), or set TFDS_DATA_DIR"
-        )
+    path = f"{PREFIX}{(found[-1] if found else _prepare(name, root)).resolve()}"
+    info: Any = builder(path).info
+    if getattr(info.file_format, "value", None) != "array_record":
+        raise UserError(f"{path}: expected a data set that is prepared with file_format='array_record'")
     if SPLIT not in info.splits:
         raise UserError(f"{pattern} has no split {SPLIT!r}, only {', '.join(sorted(info.splits))}")
     return path
+
+
+def _prepare(name: str, root: Path) -> Path:
+    """Returns the folder of a data set, which is downloaded and prepared unless it is there."""
+    try:
+        # Without TensorFlow this module has to be imported, so that its builders (glue, c4, ...) are known.
+        importlib.import_module("tensorflow_datasets.text")
+        name_and_version = re.sub(rf"/({_VERSION.pattern})$", r":\1", name)
+        made = tensorflow_datasets.builder(name_and_version, data_dir=root, file_format="array_record")
+        made.download_and_prepare()
+    except Exception as error:  # of many kinds, as in `_unreadable`
+        reason = first_line(error)
+        raise UserError(f"{PREFIX}{name} is not in {root}, and can't be prepared there ({reason})") from None
+    return Path(made.data_path)
 
 
 def _is_data_set(folder: Path) -> bool:

@@ -184,7 +184,7 @@ def list_inputs(globs: str | Sequence[str], exclude: str = "") -> list[str]:
     Args:
         globs: patterns, or one string of patterns separated by commas. ** matches nested folders, and a
             folder stands for all files under it that are not hidden. A pattern is a local path or a URL
-            (gs://...); tfds:NAME is a data set that tensorflow-datasets has prepared; hf:ORG/NAME is one on
+            (gs://...); tfds:NAME is a data set of tensorflow-datasets; hf:ORG/NAME is one on
             the Hugging Face hub.
         exclude: a file or a folder that the command writes, and whose files are not text.
 

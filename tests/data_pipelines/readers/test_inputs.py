@@ -52,7 +52,7 @@ def test_remote_files_are_read_as_local_ones(bucket, tmp_path, target):
 
 
 @pytest.fixture(scope="module")
-def prepared_folder(tmp_path_factory):
+def tfds_folder(tmp_path_factory):
     tfds = pytest.importorskip("tensorflow_datasets")
     folder = tmp_path_factory.mktemp("tfds")
 
@@ -78,13 +78,16 @@ def prepared_folder(tmp_path_factory):
                 url = "u" if number == 7 else ""
                 yield number, others | {"text": text, "title": f"title {number}", "url": url}
 
-    TinyCorpus(data_dir=str(folder), file_format="array_record").download_and_prepare()
     return folder
 
 
-def test_prepared_data_set(prepared_folder, monkeypatch):
-    monkeypatch.setenv("TFDS_DATA_DIR", str(prepared_folder))
-    paths = readers.list_inputs("tfds:tiny_corpus")
+def test_data_set_of_tensorflow_datasets(tfds_folder, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tfds_folder))
+    with pytest.raises(UserError, match=r"tfds:tiny_corpus/9\.0\.0 .*9\.0\.0"):
+        readers.list_inputs("tfds:tiny_corpus/9.0.0")
+    paths = readers.list_inputs("tfds:tiny_corpus")  # prepares it
+    monkeypatch.setattr("tensorflow_datasets.builder", None)
+    assert readers.list_inputs(["tfds:tiny_corpus/1.2.0", f"tfds:{tfds_folder}/tiny_corpus"]) == paths
     assert readers.short_names(paths) == ["tiny_corpus/1.2.0"]
     assert digest(paths[0])["bytes"] == readers.file_size(paths[0])
 
