@@ -159,13 +159,7 @@ DATA_SETS: Mapping[str, DataSet] = {
         "25,000 + 25,000",
         splits={"dev": "test"},
     ),
-    "xnli_en": DataSet(
-        "hf:facebook/xnli:en",
-        "classification",
-        {"text_a": "premise", "text_b": "hypothesis", "label": "label"},
-        "392,702 + 2,490",
-        "CC BY-NC 4.0",
-    ),
+    "xnli": DataSet("hf:facebook/xnli", "xnli", {}, "392,702 + 15 x 2,490", "CC BY-NC 4.0"),
     "wikipedia": DataSet("hf:wikimedia/wikipedia:20231101.en", "", {}, "6.4", "CC BY-SA 3.0"),
     "bookcorpus": DataSet("hf:bookcorpus/bookcorpus", "", {}, "74.0"),
 }

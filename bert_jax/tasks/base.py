@@ -356,8 +356,10 @@ class TableTask(FinetuneTask):
     def read_columns(self, path: str, columns: Columns, parse_label: Any = None, **options: Any) -> Examples:
         """Returns the rows of a table in the format and quoting of the run; see `table.read_examples`."""
         spec, data = self.spec, self.config.data
-        if columns in (spec.columns, spec.test_columns) and columnar.is_columnar(table.parts(path)[0]):
-            columns = spec.hub_columns or columns
+        known = columns in (spec.columns, spec.test_columns, spec.train_columns)
+        if known and spec.hub_columns and columnar.is_columnar(table.parts(path)[0]):
+            language = columns.language and spec.hub_columns.language
+            columns = dataclasses.replace(spec.hub_columns, language=language)
         options = {"file_format": data.format, "quoting": data.quoting} | options
         return table.read_examples(path, columns, parse_label=parse_label, **options)
 

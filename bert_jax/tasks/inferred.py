@@ -29,7 +29,7 @@ _FEW = 20
 
 _CONFIGS = {  # of the tasks of data sets with short names, besides those of GLUE
     "squad": "finetune/squad:v1", "squad2": "finetune/squad:v2", "swag": "finetune/multiple_choice:swag",
-    "conll": "finetune/conll", "classification": "finetune/classification",
+    "conll": "finetune/conll", "xnli": "finetune/xnli", "classification": "finetune/classification",
 }  # fmt: skip
 
 

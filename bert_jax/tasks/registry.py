@@ -43,6 +43,8 @@ class TaskSpec:
             configuration names each file.
         splits: (split, names that may replace {split}) for each split whose file is named differently.
         hub_columns: the columns of the task's Parquet files on the hub; None if it has no data set there.
+        hub_configs: the configurations of that data set, if there is one per language: training reads the
+            first, evaluation all of them. Empty if its configurations are the names of tasks.
         defaults: the values of configuration fields whose defaults differ from those of other tasks.
     """
 
@@ -59,23 +61,27 @@ class TaskSpec:
     file_name: str = ""
     splits: tuple[tuple[str, tuple[str, ...]], ...] = ()
     hub_columns: Columns | None = None
+    hub_configs: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def file(self, data_dir: str, split: str) -> str:
         """Returns the path of a split: DATA_DIR/FOLDER/FILE_NAME, DATA_DIR/FILE_NAME, or files from the hub.
 
-        `data_dir` is a folder, or `hf:` with the name of a data set on the hub that has the tasks' names as
-        configurations. Raises UserError if there is no such file.
+        `data_dir` is a folder, or `hf:` with the name of a data set on the hub, whose configurations are
+        `hub_configs` or have the tasks' names. Raises UserError if there is no such file.
         """
         splits = dict(self.splits).get(split, (split,))
         if self.hub_columns and data_dir.startswith(hub.DATA):
-            # The diagnostic set is one of MNLI's files, but a configuration of its own on the hub.
-            is_other = split == "diagnostic"
-            config, split = (
-                ("ax", "test") if is_other else (self.name, splits[0].replace("dev", "validation"))
-            )
             name, _, revision = data_dir.partition("@")
-            return ",".join(hub.data_files(f"{name}:{config}" + (revision and f"@{revision}"), split))
+            configs: Collection[str] = (self.name,)
+            if self.hub_configs:
+                configs = self.hub_configs[: 1 if split == "train" else None]
+            elif split == "diagnostic":  # one of MNLI's files, but a configuration of its own on the hub
+                configs, split = ("ax",), "test"
+            else:
+                split = splits[0].replace("dev", "validation")
+            names = [f"{name}:{config}" + (revision and f"@{revision}") for config in configs]
+            return ",".join(path for each in names for path in hub.data_files(each, split))
         names = [self.file_name.format(split=name) for name in splits]
         tried = dict.fromkeys(
             os.path.join(data_dir, folder, name) for name in names for folder in (self.folder, "")

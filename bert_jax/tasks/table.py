@@ -30,6 +30,7 @@ LABEL_SEPARATOR = ","  # separates the labels of a multi-label column
 STSB = "sentence1,sentence2,score"  # the columns of GLUE's STS-B
 # Formats: Parquet and Arrow; one text per line, for prediction only.
 COLUMNAR, LINES = "columnar", "lines"
+FOLDER = ".."  # in place of the column of the language: the folder of a file has its name
 FORMATS: Mapping[str, str] = {
     ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl",
     **dict.fromkeys(columnar.SUFFIXES, COLUMNAR),
@@ -258,7 +259,7 @@ class Columns:
         text_a, text_b, label, id: the columns of both texts, the label and the id.
         header: whether the first row names the columns.
         choices: the columns of the choices, separated by commas, or the single column of lists of them.
-        language: the column of the language of the row.
+        language: the column of the language of the row, or FOLDER.
         negatives: the columns of the hard negatives, separated by commas, or the single column of lists.
         quotes: whether quotes delimit fields of TSV files. In those of benchmarks they are text.
     """
@@ -269,7 +270,7 @@ class Columns:
     id: str = ""
     header: bool = True
     choices: str = ""
-    language: str = ""
+    language: str = dataclasses.field(default="", compare=False)
     negatives: str = ""
     quotes: bool = dataclasses.field(default=True, compare=False)
 
@@ -277,7 +278,9 @@ class Columns:
         """Returns the columns of a field, of which `choices` and `negatives` may have several."""
         text = getattr(self, field)
         several = field in ("choices", "negatives")
-        return comma_lists.names(text, f"data.{field}") if several else [text] if text else []
+        if several:
+            return comma_lists.names(text, f"data.{field}")
+        return [text] if text not in ("", FOLDER) else []
 
 
 @dataclasses.dataclass
@@ -362,7 +365,10 @@ def read_examples(
         checks.check_input(part, "rows")
         kind = file_format if file_format == LINES else detect_format(FORMATS, part, file_format)
         rows = _rows(part, kind, columns, wanted, quoting)
+        before = len(out)
         out.fill(((f"{part}:{line}", row) for line, row in rows), add)
+        if columns.language == FOLDER:
+            out.languages += [part.split("/")[-2]] * (len(out) - before)
     out.check()
     return out
 

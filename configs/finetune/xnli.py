@@ -1,13 +1,13 @@
 """XNLI (Conneau et al. 2018): inference in 15 languages, trained on English (zero shot).
 
-    bert-jax finetune --config=finetune/xnli --workdir=runs/xnli \
-        --config.init_from=CHECKPOINT --config.data_dir=xnli
+    bert-jax finetune --config=finetune/xnli --workdir=runs/xnli --model=CHECKPOINT
     bert-jax evaluate --workdir=runs/xnli --split=test
 
-data_dir holds XNLI-1.0 and XNLI-MT-1.0 as their archives have them. The checkpoint that is best on English is
-kept; --config.metrics=average,accuracy keeps the one with the best average over languages, and suits training
-on translations: --config.data.train=FILE,FILE names the files of one or several languages. Hyperparameters
-are those of google-research/bert (multilingual.md): 5e-5, batches of 32, 2 epochs, 128 tokens.
+The data is hf:facebook/xnli, unless data_dir holds XNLI-1.0 and XNLI-MT-1.0 as their archives have them. The
+checkpoint that is best on English is kept; --config.metrics=average,accuracy keeps the one with the best
+average over languages, and suits training on translations: --config.data.train=FILE,FILE names the files of
+one or several languages. Hyperparameters are those of google-research/bert (multilingual.md): 5e-5, batches
+of 32, 2 epochs, 128 tokens.
 Published accuracies of multilingual BERT-Base, uncased, zero shot: en .814, zh .638, es .743, de .705,
 ar .621, ur .583.
 """

@@ -1,6 +1,7 @@
 """Data sets by their names, in the layouts that they have on the hub."""
 
 import json
+import shutil
 
 import pyarrow
 import pytest
@@ -9,15 +10,12 @@ from support import hub_server
 
 from bert_jax import cli, hub
 from bert_jax.inference import text_files
-from bert_jax.tasks import fields, inferred, setup, table
+from bert_jax.tasks import fields, inferred, registry, setup, table
 
-CARD = """---
-configs:
-- config_name: {config}
+CONFIG = """- config_name: {config}
   data_files:
   - {{split: train, path: {config}/train-*}}
   - {{split: {split}, path: {config}/{split}-*}}
----
 """
 ANSWERS = {"text": ["Bonn"], "answer_start": [6]}
 CHOICES = {f"ending{n}": [f"ends {n}", f"goes {n}"] for n in range(4)}
@@ -59,7 +57,13 @@ SETS = {  # repository: (folder and name of its files, with the split; rows; fea
         {"text": ["good", "bad"], "label": [1, 0]},
         {"label": classes("neg", "pos")},
     ),
+    "facebook/xnli": (
+        "en/{}-0.parquet",
+        {"premise": ["a", "b"], "hypothesis": ["c", "d"], "label": [1, 0]},
+        {"label": classes("entailment", "neutral", "contradiction")},
+    ),
 }
+LANGUAGES = registry.get("xnli").hub_configs
 
 
 @pytest.fixture
@@ -73,8 +77,12 @@ def served(tmp_path, monkeypatch):
             path = root / "datasets" / name / file.format(split)
             path.parent.mkdir(parents=True, exist_ok=True)
             parquet.write_table(table, path)
-        card = CARD.format(config=file.partition("/")[0], split=evaluation)
-        (root / "datasets" / name / "README.md").write_text(card)
+        config = file.partition("/")[0]
+        configs = LANGUAGES if "xnli" in name else [config]
+        for other in configs[1:]:
+            shutil.copytree(root / "datasets" / name / config, root / "datasets" / name / other)
+        described = "".join(CONFIG.format(config=config, split=evaluation) for config in configs)
+        (root / "datasets" / name / "README.md").write_text(f"---\nconfigs:\n{described}---\n")
     (root / "datasets" / "eriktks" / "conll2003").mkdir()
     with hub_server.serving(root) as server:
         hub_server.use(server, tmp_path / "cache", monkeypatch)
@@ -91,6 +99,7 @@ def served(tmp_path, monkeypatch):
         ("conll", "", {"tags": [["O", "B-LOC"], ["O"]], "words": [["In", "Bonn"], ["Yes"]]}),
         ("tagging", "hf:eriktks/conll2003", {"tags": [["O", "B-LOC"], ["O"]]}),
         ("classification", "imdb", {"texts_a": ["good", "bad"], "labels": [1, 0]}),
+        ("xnli", "", {"texts_b": ["c", "d"], "labels": [2, 1]}),
     ],
 )
 def test_a_task_reads_the_data_set_of_its_name(served, vocabulary, task, name, values):
@@ -101,8 +110,11 @@ def test_a_task_reads_the_data_set_of_its_name(served, vocabulary, task, name, v
     assert (config.data_dir or config.data.eval).startswith("hf:") and "license" in lines[0]
     task, training = setup.from_training_file(config)
     dev = task.read(setup.split_file(config, task.spec, "dev"))
-    for examples in (training, dev):
+    for examples in (training, dev.first(2)):
         assert {field: getattr(examples, field) for field in values} == values
+    if task.spec.hub_configs:
+        assert dev.languages == [each for each in LANGUAGES for _ in "ab"]
+        assert task.read_unlabeled(dev.path).texts_a == dev.texts_a
 
 
 def test_the_columns_of_other_data_sets_are_inferred_and_embedded(served):

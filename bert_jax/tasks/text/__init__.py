@@ -439,6 +439,8 @@ TASKS = (
         train_columns=Columns("premise", "hypo", "label", quotes=False),
         labels=("contradiction", "entailment", "neutral"),
         spellings={"contradictory": "contradiction"},  # in the training files
+        hub_columns=Columns("premise", "hypothesis", "label", language=table.FOLDER),
+        hub_configs=tuple("en ar bg de el es fr hi ru sw th tr ur vi zh".split()),
         file_name="{split}",
         splits=tuple(
             (split, tuple(f"{folder}{name}" for name in names for folder in (*folders, "")))
