@@ -124,9 +124,10 @@ class Options(CorpusOptions):
     )
     normalizer: str = flag(
         "",
-        "How text is normalized, with a SentencePiece model: as by BERT (bert) or by ALBERT (albert), which "
-        "also replaces quotation marks and splits off the comma after a digit. Default: that of a Hugging "
-        "Face folder, else bert.",
+        "How text is normalized, with a SentencePiece model: as by BERT (bert), by ALBERT (albert), which "
+        "also replaces quotation marks and splits off the comma after a digit, or by the model alone "
+        "(deberta). Default: that of a Hugging Face folder, else deberta for a model without a mask, or "
+        "bert.",
     )
     clean: str = flag(
         "",

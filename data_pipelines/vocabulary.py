@@ -37,6 +37,7 @@ from data_pipelines.stages import google_text
 
 _HELD_OUT_BYTES = 2_000_000
 LEAST_COVERAGE = 0.999
+NORMALIZERS = sentence_piece.SentencePieceTokenizer.normalizers
 # The special tokens of byte-level BPE, by the value of `Options.special_tokens`.
 BPE_FAMILIES = {"roberta": byte_bpe.ROBERTA_TOKENS, "bert": byte_bpe.BERT_TOKENS}
 
@@ -59,7 +60,7 @@ class Options(CorpusOptions):
     )
     kind: str = flag("wordpiece", "Kind of vocabulary.", choices=tuple(tokenization.KINDS))
     lower_case: bool | None = flag(
-        None, "Lower-case the text and strip accents. Default: true; BPE keeps all text."
+        None, "Lower-case the text and strip accents. Default: true; BPE and DeBERTa keep all text."
     )
     seed: int = 12345  # of the sample
     sample_bytes: int = 0  # of text to learn from; 0: 200 MB, or 30 MB for SentencePiece
@@ -79,8 +80,8 @@ class Options(CorpusOptions):
     normalizer: str = flag(
         "bert",
         'SentencePiece: how text is normalized, as in `data`; albert also gives each of ( ) " - . \u2013 '
-        "\u00a3 \u20ac a piece of its own.",
-        choices=("bert", "albert"),
+        "\u00a3 \u20ac a piece of its own, and deberta has DeBERTa's ids.",
+        choices=NORMALIZERS,
     )
     special_tokens: str = flag(
         "roberta",
@@ -92,7 +93,12 @@ class Options(CorpusOptions):
     @property
     def folded(self) -> bool:
         """Whether the text is lower-cased and its accents are stripped."""
-        return self.kind != "bpe" if self.lower_case is None else self.lower_case
+        return not self.keeps_case if self.lower_case is None else self.lower_case
+
+    @property
+    def keeps_case(self) -> bool:
+        """Whether text of this kind is never lower-cased."""
+        return self.kind == "bpe" or self.normalizer == "deberta"
 
 
 _BATCH = 1000  # texts
@@ -202,10 +208,16 @@ _THREADS = 16  # the result depends on it, so it is not the number of cores
 def learn_sentence_piece(
     documents: Iterable[readers.Document], options: Options, progress: Progress
 ) -> bytes:
-    """Learns a unigram model, in which [PAD], [UNK], [CLS], [SEP] and [MASK] have the ids 0 to 4."""
-    model = io.BytesIO()
+    """Learns a unigram model, in which [PAD], [UNK], [CLS], [SEP] and [MASK] have the ids 0 to 4.
+
+    With the normalizer "deberta", [PAD], [CLS], [SEP] and [UNK] have the ids 0 to 3, as in DeBERTa's model,
+    and [MASK] is the last id, which the file does not contain.
+    """
+    model, is_deberta = io.BytesIO(), options.normalizer == "deberta"
     normalize = sentence_piece.albert_normalizer(options.folded, options.folded)
-    if options.normalizer == "bert":
+    if is_deberta:
+        normalize = normalization.without_surrogates
+    elif options.normalizer == "bert":
 
         def normalize(line: str) -> str:
             return normalization.fold(normalization.clean(line), options.folded, options.folded)
@@ -222,19 +234,19 @@ def learn_sentence_piece(
             sentence_iterator=lines(),
             model_writer=model,
             model_type="unigram",
-            vocab_size=options.size,
+            vocab_size=options.size - is_deberta,
             hard_vocab_limit=False,
             character_coverage=options.character_coverage,
             normalization_rule_name="nmt_nfkc",
             pad_id=0,
-            unk_id=1,
-            bos_id=2,
-            eos_id=3,
+            unk_id=3 if is_deberta else 1,
+            bos_id=1 if is_deberta else 2,
+            eos_id=2 if is_deberta else 3,
             pad_piece="[PAD]",
             unk_piece="[UNK]",
             bos_piece="[CLS]",
             eos_piece="[SEP]",
-            control_symbols=["[MASK]"],
+            control_symbols=[] if is_deberta else ["[MASK]"],
             user_defined_symbols=_ALBERT_SYMBOLS if options.normalizer == "albert" else [],
             max_sentence_length=_LONGEST_LINE,
             num_threads=_THREADS,
@@ -499,7 +511,7 @@ def _check(options: Options) -> None:
     """Raises UserError for an option that is out of range, and for an output that cannot be written."""
     trainer = TRAINERS.get(options.kind)
     ending = tokenization.KINDS[options.kind].ending if trainer else ""
-    bpe_cases = options.kind != "bpe" or not options.lower_case
+    cases = not (options.keeps_case and options.lower_case)
     rules = [
         ("kind", trainer is not None, " or ".join(TRAINERS)),
         ("size", options.size >= 100, "at least 100"),
@@ -507,9 +519,9 @@ def _check(options: Options) -> None:
         ("character_coverage", LEAST_COVERAGE <= options.character_coverage <= 1, f"{LEAST_COVERAGE} to 1"),
         ("min_frequency", options.min_frequency >= 1, "at least 1"),
         ("sampling_exponent", 0 < options.sampling_exponent <= 1, "over 0, and at most 1"),
-        ("normalizer", options.normalizer in ("bert", "albert"), "bert or albert"),
+        ("normalizer", options.normalizer in NORMALIZERS, " or ".join(NORMALIZERS)),
         ("special_tokens", options.special_tokens in BPE_FAMILIES, " or ".join(BPE_FAMILIES)),
-        ("lower_case", bpe_cases, "no such flag with --kind=bpe, which keeps the case of a text"),
+        ("lower_case", cases, "no such flag with --kind=bpe or --normalizer=deberta, which keep the case"),
         ("output", options.output.endswith(ending), f"a file name that ends in {ending}"),
     ]
     defaults = {field.name: field.default for field in dataclasses.fields(options)}

@@ -44,7 +44,7 @@ KINDS = {
     "sentencepiece": Kind(
         lambda: sentence_piece.SentencePieceTokenizer,
         "vocab.model",
-        ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model"),
+        ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model"),
     ),
     "bpe": Kind(lambda: byte_bpe.ByteBpeTokenizer, "tokenizer.json", ("tokenizer.json",)),
 }
@@ -113,5 +113,6 @@ RECORDS: Mapping[str, TokenizerRecord] = {
     "albert": TokenizerRecord("AlbertTokenizer", "sentencepiece", normalizer="albert"),
     "distilbert": TokenizerRecord("DistilBertTokenizer", fields=_NO_TYPES),
     "electra": TokenizerRecord("ElectraTokenizer"),
+    "deberta-v2": TokenizerRecord("DebertaV2Tokenizer", "sentencepiece", normalizer="deberta"),
     "modernbert": TokenizerRecord("PreTrainedTokenizerFast", "bpe", templates.MODERNBERT, fields=_NO_TYPES),
 }

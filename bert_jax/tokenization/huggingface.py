@@ -17,7 +17,7 @@ from bert_jax.io.wording import some
 from bert_jax.tokenization import byte_bpe, templates
 from bert_jax.tokenization.families import KINDS, RECORDS, TokenizerRecord, find, load_file, of_file
 from bert_jax.tokenization.interface import Tokenizer
-from bert_jax.tokenization.sentence_piece import SPLIT_WHITESPACE
+from bert_jax.tokenization.sentence_piece import COMPOSED, SPLIT_WHITESPACE
 from bert_jax.tokenization.wordpiece import MAX_WORD_CHARACTERS
 
 CONFIG = "config.json"
@@ -37,9 +37,12 @@ _SAME = {f"{name}Tokenizer": "RobertaTokenizer" for name in ("Bart", "GPT2", "LE
     )
 }
 
+# How the text of a SentencePiece model is normalized, by the class.
+_NORMALIZERS = {one.class_name: one.normalizer for one in RECORDS.values() if one.normalizer}
+
 # What the files say, if they say it, where a text has the ids and the positions of bert_jax: of any
 # tokenizer, and of WordPiece.
-_ANY = {"truncation_side": "right", "padding_side": "right", "remove_space": True}
+_ANY = {"truncation_side": "right", "padding_side": "right", "remove_space": True, "split_by_punct": False}
 _WORD_PIECES = {
     "do_basic_tokenize": True,
     "tokenize_chinese_chars": True,
@@ -106,7 +109,7 @@ def read_tokenizer(
             template = stated.record.template
         tokenizer = load(path, template)
         special = {role: tokenizer.tokens[i] for role, i in tokenizer.special_ids.items()}
-        stated.check_special_tokens(special)
+        stated.check_special_tokens(special, tokenizer.special_ids)
         if template is None and (template := stated.template(path, special)):
             tokenizer = load(path, template)
         added = [one for one in stated.added_tokens() if one["content"] not in special.values()]
@@ -171,7 +174,7 @@ class _Stated:
 
     def check(self, path: str) -> None:
         """Raises UserError for settings that give a text other ids or positions than those of bert_jax."""
-        given: dict[str, Any] = {"remove_space": self.settings.get("remove_space")}
+        given: dict[str, Any] = {x: self.settings.get(x) for x in ("remove_space", "split_by_punct")}
         for name in ("truncation", "padding"):
             side = (
                 self.settings.get(f"{name}_side") or (self.rust.get(name) or {}).get("direction") or "right"
@@ -200,8 +203,8 @@ class _Stated:
     def normalizer(self, path: str) -> str:
         """Returns how the text of a vocabulary is normalized."""
         name = self.record.normalizer_of(path)
-        if path.endswith(".model") and self.class_name == "AlbertTokenizer":
-            name = "albert"
+        if path.endswith(".model"):
+            name = _NORMALIZERS.get(self.class_name, name)
         # AlbertTokenizer has no field strip_accents. Where bert_jax writes it, text is normalized as BERT's.
         return "" if name == "albert" and "strip_accents" in self.settings else name
 
@@ -253,8 +256,9 @@ class _Stated:
         is_wordpiece = of_file(path) is KINDS["wordpiece"]
         return is_wordpiece and bool(self.rust) and self.class_name in _OF_TOKENIZER_JSON
 
-    def check_special_tokens(self, special: Mapping[str, str]) -> None:
-        """Raises UserError if tokenizer_config.json has other tokens at the ends of rows, or for masks."""
+    def check_special_tokens(self, special: Mapping[str, str], ids: Mapping[str, int]) -> None:
+        """Raises UserError if the files have other tokens at the ends of rows or for masks, or other ids."""
+        stated_ids = {token["content"]: token["id"] for token in self.added_tokens()}
         for role, used in special.items():
             stated = self.settings.get(f"{role}_token")
             stated = stated["content"] if isinstance(stated, Mapping) else stated
@@ -262,6 +266,10 @@ class _Stated:
                 raise UserError(
                     f"{self.folder}: its tokenizer has {role}_token {json.dumps(stated)}; expected "
                     f"{json.dumps(used)}"
+                )
+            if stated_ids.get(used, ids[role]) != ids[role]:
+                raise UserError(
+                    f"{self.folder}: its tokenizer has {used} at {stated_ids[used]}, not at {ids[role]}"
                 )
 
     def _settings_of(self, path: str) -> Mapping[str, Any]:
@@ -342,6 +350,8 @@ def _sentence_piece_model(rust: Mapping[str, Any]) -> bytes:
     # Words are split at any whitespace there, which a model without a charsmap does not do.
     model.normalizer_spec.name = SPLIT_WHITESPACE
     for step in _steps(rust.get("normalizer")):
+        if step.get("type") == "NFC":
+            model.normalizer_spec.name = COMPOSED
         if step.get("type") == "Precompiled":
             model.normalizer_spec.precompiled_charsmap = base64.b64decode(step["precompiled_charsmap"])
     return model.SerializeToString()

@@ -1,12 +1,16 @@
-"""Implements the tokenizer interface for SentencePiece models, as ALBERT and XLM-R use them."""
+"""Implements the tokenizer interface for SentencePiece models, as ALBERT, XLM-R and DeBERTa use them."""
 
 import functools
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import sentencepiece
+import tokenizers
+from sentencepiece import sentencepiece_model_pb2
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bert_jax.errors import UserError
 from bert_jax.tokenization import normalization, templates
@@ -27,8 +31,10 @@ _PIECE_NAMES = {
 _FAIRSEQ_PIECES = ["<unk>", "<s>", "</s>"]
 _FAIRSEQ_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>"}
 
-# In the place of the name of a model's normalizer: each whitespace character of Unicode is a space.
+# In the place of the name of a model's normalizer: each whitespace character of Unicode is a space; text is
+# normalized as by DebertaV2Tokenizer of transformers 5, which does not read the characters of the model.
 SPLIT_WHITESPACE = "bert_jax: any whitespace is a space"
+COMPOSED = "bert_jax: composed characters"
 _WHITESPACE = re.compile("[\t-\r\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]")
 
 _COLLAPSED = re.compile(r"\s+|``|''|.", re.DOTALL)
@@ -42,7 +48,9 @@ class SentencePieceTokenizer(Tokenizer):
     <s>, <pad>, </s> and <unk> are 0 to 3, every other piece has its own id plus 1, and <mask> is the last.
     The text is then only normalized by the model itself, and rows are those of RoBERTa.
 
-    With the normalizer "albert", ids are those of google-research/albert; see `albert_normalizer`.
+    With the normalizer "albert", ids are those of google-research/albert; see `albert_normalizer`. With the
+    normalizer "deberta", the text is only normalized by the model itself, as for DeBERTa (He et al. 2021). A
+    model with [PAD], [UNK], [CLS] and [SEP] and without a mask is such a model; the last id is then [MASK].
 
     Raises:
         UserError: the file is missing, is not a SentencePiece model, or lacks a special token.
@@ -50,13 +58,14 @@ class SentencePieceTokenizer(Tokenizer):
 
     kind = "sentencepiece"
     word_start = WORD_START
-    normalizers = ("bert", "albert")
+    normalizers = ("bert", "albert", "deberta")
+    _rust: Any = None
 
     @functools.cached_property
     def _normalize(self) -> Callable[[str], str]:
         if self.is_fairseq and self._splits_whitespace:
             return lambda text: _WHITESPACE.sub(" ", normalization.without_surrogates(text))
-        if self.is_fairseq:
+        if self.is_fairseq or self.normalizer == "deberta":
             return normalization.without_surrogates
         if self.is_albert:
             return albert_normalizer(self.lower_case, self.strip_accents)
@@ -90,22 +99,36 @@ class SentencePieceTokenizer(Tokenizer):
         if self.is_fairseq:
             self._parse_fairseq()
             return
-        found = find_special_tokens(ids, _PIECE_NAMES, self.path)
-        self.special_ids = {role: ids[token] for role, token in found.items()}
         self.is_continuation = np.array(
             [
                 not (token.startswith(WORD_START) or processor.IsControl(i) or processor.IsUnknown(i))
                 for i, token in enumerate(self.tokens)
             ]
         )
+        has_mask = any(token in ids for token in _PIECE_NAMES["mask"])
+        if not has_mask and all(names[0] in ids for role, names in _PIECE_NAMES.items() if role != "mask"):
+            self._refuse_albert("DeBERTa")
+            self.normalizer, mask = "deberta", _PIECE_NAMES["mask"][0]
+            ids[mask] = len(self.tokens)
+            self.tokens.append(mask)
+            self.is_continuation = np.append(self.is_continuation, False)
+        if self.normalizer == "deberta":
+            self.keeps_case = "has the text of DeBERTa, which is only normalized by the model"
+            self.released_name = "spm.model"
+            self._rust = rust_unigram(data, False) if COMPOSED.encode() in data else None
+        found = find_special_tokens(ids, _PIECE_NAMES, self.path)
+        self.special_ids = {role: ids[token] for role, token in found.items()}
         self.is_continuation[list(self.special_ids.values())] = False
 
-    def _parse_fairseq(self) -> None:
+    def _refuse_albert(self, name: str) -> None:
         if self.is_albert:
             raise UserError(
-                f"{self.path} has the ids of XLM-R, whose text is only normalized by the model; leave out "
+                f"{self.path} has the ids of {name}, whose text is only normalized by the model; leave out "
                 "--normalizer"
             )
+
+    def _parse_fairseq(self) -> None:
+        self._refuse_albert("XLM-R")
         specials = [*_FAIRSEQ_TOKENS.values()]
         self.tokens = [*specials, *self.tokens[len(_FAIRSEQ_PIECES) :], "<mask>"]
         self.keeps_case = "has the ids of XLM-R, whose text is only normalized by the model"
@@ -122,6 +145,8 @@ class SentencePieceTokenizer(Tokenizer):
         return [piece + 1 if piece else self.special_ids["unk"] for piece in pieces]
 
     def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
+        if self._rust:
+            return super()._encode_plain(texts)
         normalized = [self._normalize(text) for text in texts]
         if not normalized:
             return []
@@ -150,6 +175,11 @@ class SentencePieceTokenizer(Tokenizer):
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns the ids and the spans of the tokens of each text; see `Tokenizer`."""
+        if self._rust:
+            return [
+                (ids, _without_space(text, spans))
+                for text, (ids, spans) in zip(texts, super().encode_with_offsets(texts), strict=True)
+            ]
         found = []
         for text in texts:
             normalized = self._normalize(text)
@@ -192,6 +222,46 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _join(self, tokens: Sequence[str]) -> str:
         return "".join(tokens).replace(WORD_START, " ").strip()
+
+
+def _without_space(text: str, spans: np.ndarray) -> np.ndarray:
+    """Returns spans without the whitespace around their tokens; it is empty for a token of whitespace."""
+    begins = [end - len(text[begin:end].lstrip()) for begin, end in spans]
+    lengths = [len(text[begin:end].strip()) for begin, end in spans]
+    return np.array([begins, np.add(begins, lengths)], np.int32).T.reshape(-1, 2)
+
+
+def rust_unigram(data: bytes, has_special: bool = True) -> tokenizers.Tokenizer:
+    """Returns the tokenizer of the library `tokenizers` with the ids of a DeBERTa's SentencePiece model.
+
+    It has no rows.
+
+    Args:
+        data: the content of the model.
+        has_special: whether special tokens that are spelled out in a text are found.
+    """
+    proto: Any = sentencepiece_model_pb2  # protobuf makes its classes when it is imported
+    model, kinds = proto.ModelProto.FromString(data), proto.ModelProto.SentencePiece
+    # Words have no spaces, so that a name with one is never found.
+    special = () if has_special else (kinds.CONTROL, kinds.UNKNOWN)
+    scores = [(f" {one.piece}" if one.type in special else one.piece, one.score) for one in model.pieces]
+    unknown = next(i for i, one in enumerate(model.pieces) if one.type == kinds.UNKNOWN)
+    rust = tokenizers.Tokenizer(models.Unigram(scores, unknown, byte_fallback=False))
+    steps: list[Any]
+    if model.normalizer_spec.name == COMPOSED:
+        whitespace = tokenizers.Regex(r"\s{2,}|[\n\r\t]")
+        steps = [normalizers.Replace(whitespace, " "), normalizers.NFC(), normalizers.Strip(left=False)]
+    else:
+        characters = model.normalizer_spec.precompiled_charsmap
+        patterns = {r"\A +| +\z": "", " {2,}": " ", rf"\A{WORD_START}": WORD_START * 2}
+        steps = [
+            *([normalizers.Precompiled(characters)] if characters else []),
+            *(normalizers.Replace(tokenizers.Regex(x), content) for x, content in patterns.items()),
+        ]
+    rust.normalizer = normalizers.Sequence(steps)
+    space: dict[str, Any] = {"replacement": WORD_START, "prepend_scheme": "always"}
+    rust.pre_tokenizer, rust.decoder = pre_tokenizers.Metaspace(**space), decoders.Metaspace(**space)
+    return rust
 
 
 def albert_normalizer(lower_case: bool, strip_accents: bool) -> Callable[[str], str]:

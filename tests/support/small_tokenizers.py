@@ -1,17 +1,31 @@
 """A small tokenizer of each kind."""
 
 import json
+import pathlib
 import random
 
 import sentencepiece
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
+from bert_jax import tokenization
 from bert_jax.tokenization import byte_bpe, templates
 
 from . import vocabularies
 
-NAMES = ("wordpiece", "wordpiece, cased", "sentencepiece", "albert", "xlm-r", "bpe", "bpe, nfc")
+NAMES = (
+    *("wordpiece", "wordpiece, cased", "sentencepiece", "albert", "xlm-r", "deberta", "deberta, nfc"),
+    *("bpe", "bpe, nfc"),
+)
+
+
+def composed_deberta(folder):
+    """Returns the path of the model that is read from a tokenizer.json as transformers 5 saves it."""
+    model = pathlib.Path(vocabularies.deberta_model(folder))
+    (folder / "version_5").mkdir()
+    (folder / "version_5" / "tokenizer.json").write_text(vocabularies.version_5(model.read_bytes()))
+    (folder / "version_5" / "config.json").write_text('{"model_type": "deberta-v2"}')
+    return tokenization.load(folder / "version_5").path
 
 
 def write(folder):
@@ -45,6 +59,8 @@ def write(folder):
         "sentencepiece": (unigram, dict(lower_case=True)),
         "albert": (unigram, dict(lower_case=True, normalizer="albert")),
         "xlm-r": (str(vocabularies.fairseq_model(folder)), {}),
+        "deberta": (vocabularies.deberta_model(folder), {}),
+        "deberta, nfc": (composed_deberta(folder), {}),
         "bpe": (str(folder / "plain" / "tokenizer.json"), {}),
         "bpe, nfc": (str(folder / "nfc" / "tokenizer.json"), {}),
     }

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import sentencepiece
+import tokenizers
 
 from bert_jax.convert.formats import huggingface
 from bert_jax.models.config import EncoderConfig
@@ -49,6 +50,44 @@ def fairseq_model(folder, size=60):
             vocab_size=size, hard_vocab_limit=False, minloglevel=2, unk_id=0, bos_id=1, eos_id=2, pad_id=-1,
         )  # fmt: skip
     return path
+
+
+def deberta_model(folder, size=60, extra=()):
+    """Writes a SentencePiece model as DeBERTa's into a folder, and returns its path.
+
+    Args:
+        folder: an existing folder.
+        size: the number of pieces.
+        extra: further words of its text.
+    """
+    rng, path = np.random.default_rng(0), folder / "spm.model"
+    pieces = dict(pad_piece="[PAD]", bos_piece="[CLS]", eos_piece="[SEP]", unk_piece="[UNK]")
+    with path.open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(" ".join(rng.choice([*WORDS, *extra], 9)) for _ in range(300)),
+            model_writer=file, vocab_size=size, hard_vocab_limit=False, minloglevel=2,
+            pad_id=0, bos_id=1, eos_id=2, unk_id=3, **pieces,
+        )  # fmt: skip
+    return str(path)
+
+
+def version_5(model):
+    """Returns the text of the tokenizer.json that DebertaV2Tokenizer of transformers 5 saves.
+
+    Args:
+        model: the content of a SentencePiece model as DeBERTa's.
+    """
+    pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
+    scores = [(pieces.IdToPiece(i), pieces.GetScore(i)) for i in range(len(pieces))]
+    rust = tokenizers.Tokenizer(tokenizers.models.Unigram(scores, unk_id=3))
+    names = tokenizers.normalizers
+    whitespace = names.Replace(tokenizers.Regex(r"\s{2,}|[\n\r\t]"), " ")
+    rust.normalizer = names.Sequence([whitespace, names.NFC(), names.Strip(left=False, right=True)])
+    rust.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        [tokenizers.pre_tokenizers.Metaspace(prepend_scheme="always")]
+    )
+    rust.add_special_tokens(["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"])
+    return rust.to_str()
 
 
 def write_folder(folder, family, vocab_size, files):

@@ -38,6 +38,8 @@ _CLASSES = {
     "vocab.txt": "BertTokenizer",
     "spiece.model": "AlbertTokenizer",
     "sentencepiece.bpe.model": "XLMRobertaTokenizer",
+    # This class reads tokenizer.json; DebertaV2Tokenizer of transformers 5 ignores its normalizer.
+    "spm.model": "PreTrainedTokenizerFast",
     "tokenizer.json": "PreTrainedTokenizerFast",
 }
 
@@ -163,6 +165,9 @@ def _write_tokenizer(model: Model, tokenizer: tokenization.Tokenizer, folder: st
             settings["remove_space"] = True
             albert_rust(tokenizer).save(os.path.join(folder, "tokenizer.json"))
             del settings["strip_accents"]  # its presence means the normalization of BERT
+        elif tokenizer.normalizer == "deberta":
+            settings["split_by_punct"] = False
+            _deberta_rust(tokenizer).save(os.path.join(folder, "tokenizer.json"))
     elif tokenizer.kind == "wordpiece":
         settings["tokenize_chinese_chars"] = True
         _rust(tokenizer).save(os.path.join(folder, "tokenizer.json"))
@@ -282,6 +287,15 @@ def albert_rust(tokenizer: tokenization.Tokenizer) -> tokenizers.Tokenizer:
             tokenizers.AddedToken(tokenizer.tokens[i], lstrip=role == "mask", normalized=False)
             for role, i in tokenizer.special_ids.items()
         ]
+    )
+    return rust
+
+
+def _deberta_rust(tokenizer: tokenization.Tokenizer) -> tokenizers.Tokenizer:
+    rust = sentence_piece.rust_unigram(files.read(tokenizer.path))
+    rust.post_processor = _template(tokenizer)
+    rust.add_special_tokens(
+        [tokenizers.AddedToken(tokenizer.tokens[i], normalized=False) for i in tokenizer.special_ids.values()]
     )
     return rust
 
