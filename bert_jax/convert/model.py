@@ -149,11 +149,13 @@ class Model:
 
     @property
     def stored(self) -> Mapping[str, np.ndarray]:
-        """The parameters as a run stores them, with the generator's except for shared tables."""
+        """The parameters as a run stores them, with the generator's except for tables that both share."""
         if self.generator is None:
             return self.params
-        tables = re.compile(rf"encoder/embeddings/(?!{PROJECTION}/).*")
-        own = {name: x for name, x in self.generator.params.items() if not tables.fullmatch(name)}
+        pattern, own = re.compile(rf"encoder/embeddings/(?!{PROJECTION}/).*"), dict(self.generator.params)
+        tables = {name: own.pop(name) for name in self.generator.params if pattern.fullmatch(name)}
+        if any(not np.array_equal(self.params.get(name, ()), x) for name, x in tables.items()):
+            own |= tables
         return {**self.params, **{f"{GENERATOR}/{name}": x for name, x in own.items()}}
 
     @property

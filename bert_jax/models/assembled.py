@@ -10,7 +10,14 @@ from bert_jax.models.config import EncoderConfig, Execution
 from bert_jax.models.encoder import Encoder, Pooler
 from bert_jax.models.heads import classification
 from bert_jax.models.heads.pretraining import MaskedLanguageModelHead, ReplacedTokenHead
-from bert_jax.models.heads.structures import MASKED_LM, TOKENS, ClassificationHead, MaskedLMHead
+from bert_jax.models.heads.structures import (
+    MASKED_LM,
+    REPLACED_TOKENS,
+    TOKENS,
+    ClassificationHead,
+    MaskedLMHead,
+    ReplacedTokensHead,
+)
 from bert_jax.models.layers import Module, identity
 from bert_jax.models.parameters import abstract, layer_axes, parameter_shapes
 
@@ -25,12 +32,14 @@ class AssembledModel(Module):
         classes: number of outputs of `classifier`.
         classification: structure of the head whose output layer is "classifier" or "qa".
         masked_lm: structure of the masked LM head.
+        replaced_tokens: structure of the head whose group is "discriminator".
     """
 
     groups: tuple[str, ...] = ("encoder",)
     classes: int = 2
     classification: ClassificationHead = TOKENS
     masked_lm: MaskedLMHead = MASKED_LM
+    replaced_tokens: ReplacedTokensHead = REPLACED_TOKENS
 
     def setup(self):
         """Creates the submodules."""
@@ -41,7 +50,7 @@ class AssembledModel(Module):
         if "mlm" in self.groups:
             self.mlm = MaskedLanguageModelHead(self.config, self.masked_lm)
         if "discriminator" in self.groups:
-            self.discriminator = ReplacedTokenHead(self.config)
+            self.discriminator = ReplacedTokenHead(self.config, self.replaced_tokens)
         if "head" in self.groups:
             # The attribute is not called `head`, which in models with one head is the head's description.
             self.between = Pooler(self.config, head.activation, head.dense_bias, head.norm, name="head")
@@ -54,13 +63,16 @@ class AssembledModel(Module):
         if "qa" in self.groups:
             self.qa = self.dense(None, (2,), ("embed",), ("classes",))
 
-    def __call__(self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True):
+    def __call__(
+        self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True, cls_positions=None
+    ):
         """Returns a dictionary with the outputs of each part, as arrays in the dtype of `config`.
 
         `hidden` is [B, L, H]. `pooled` [B, H] and `nsp` [B, 2] are computed from the first token, `mlm`
         [B, L, V] and `qa` [B, L, 2] from every token. `classifier` is [B, classes], or [B, L, classes]
-        without pooling. `discriminator` is [B, L]. The inputs are those of an `Encoder`; dropout needs the
-        key `dropout` in `rngs`.
+        without pooling. `discriminator` is [B, L], and reads the first tokens at `cls_positions` [B, S] of a
+        row of several sequences. The other inputs are those of an `Encoder`; dropout needs the key `dropout`
+        in `rngs`.
         """
         hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic)
         outputs = {"hidden": hidden}
@@ -69,7 +81,7 @@ class AssembledModel(Module):
         if "mlm" in self.groups:
             outputs["mlm"] = self.mlm(hidden, self.encoder.embeddings.word)
         if "discriminator" in self.groups:
-            outputs["discriminator"] = self.discriminator(hidden)
+            outputs["discriminator"] = self.discriminator(hidden, sequence_ids, cls_positions)
         if "nsp" in self.groups:
             outputs["nsp"] = self.nsp(outputs["pooled"])
         for name in ("classifier", "qa"):

@@ -4,9 +4,10 @@ The adapter's parameters are stored in two trees, the trained ones and the froze
 same name in either of them as in the model. If only some of the layers of a stacked parameter are frozen, it
 is stored in parts, whose names have the stacked axis and its indices at their end, such as
 `encoder/layers/stack/layer/query/kernel/axis0_6-11`. A low-rank update of a kernel (LoRA) is stored beside
-it, as `query/kernel_lora_a`, `query/kernel_lora_b` and `query/kernel_lora_scale`. `assemble` therefore needs
-nothing but names to return the parameters of the model, so a checkpoint can be read without the objective
-that it was trained with.
+it, as `query/kernel_lora_a`, `query/kernel_lora_b` and `query/kernel_lora_scale`. A table that is stored as
+its difference from the generator's is `word_embeddings_difference`. `assemble` therefore needs nothing but
+names to return the parameters of the model, so a checkpoint can be read without the objective that it was
+trained with.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ PARAMS = "params"  # the name of the model's frozen parameters in the tree that 
 INNER = "objective"  # the name of the frozen parameters of the wrapped objective in that tree
 _PART = re.compile(r"(?P<name>.+)/axis(?P<axis>\d+)_(?P<indices>[\d,-]+)")
 _TWO_INPUTS = "heads"  # the first input axis of the kernels with two, ("heads", "kv")
+GENERATOR = "generator"  # the parameters that only the generator of `replaced_tokens` has
+# The end of the name under which the difference of a table from the generator's is stored.
+DIFFERENCE = "_difference"
 _LOW_RANK = re.compile(r"(?P<name>.+)_lora_(?P<factor>a|b|scale)")
 
 
@@ -56,9 +60,13 @@ class PartlyFrozen(Objective):
     def config(self) -> EncoderConfig | None:
         return encoder_config(self.objective)
 
+    @property
+    def encoders(self) -> Mapping[str, EncoderConfig]:
+        return self.objective.encoders
+
     @functools.cached_property
     def _layers(self) -> Mapping[str, LayerSlice]:
-        return stacked_parameters(self.objective.init_shapes, self.config)
+        return stacked_parameters(self.objective.init_shapes, self.encoders)
 
     @functools.cached_property
     def flags(self) -> dict[str, dict[str, bool]]:
@@ -219,17 +227,18 @@ def recomputes(objective: Objective) -> bool:
     return config is not None and config.execution.remat != "none"
 
 
-def stacked_parameters(boxed: Params, config: EncoderConfig | None) -> dict[str, LayerSlice]:
+def stacked_parameters(boxed: Params, encoders: Mapping[str, EncoderConfig]) -> dict[str, LayerSlice]:
     """Returns {name: layers} of the parameters that are stacked over layers, or of parts of them.
 
     Args:
         boxed: the shapes of parameters that are boxed with their logical axis names.
-        config: the configuration of the encoder; None if there is none.
+        encoders: see `Objective.encoders`.
     """
-    if config is None:
-        return {}
-    found = parameter_slices(boxed, config)
+    found: dict[str, LayerSlice] = {}
     stacked = {}
+    for prefix, config in encoders.items():
+        slices = parameter_slices(boxed, config)
+        found |= {name: layers for name, layers in slices.items() if name.startswith(prefix)}
     for name, layers in found.items():
         if not layers.shared:
             numbers, template = layers.numbers, layers.template
@@ -293,6 +302,12 @@ def assemble(stored: Mapping[str, Any]) -> dict[str, Any]:
         if factors:
             whole = add_low_rank(whole, **{factor: stored[part] for factor, part in factors.items()})
         result[name] = whole
+    for name in [name for name in result if name.endswith(DIFFERENCE)]:
+        table = name.removesuffix(DIFFERENCE)
+        of_generator = result[f"{GENERATOR}/{table}"]
+        if isinstance(of_generator, jax.Array):  # no gradient of the sum reaches the generator
+            of_generator = jax.lax.stop_gradient(of_generator)
+        result[table] = of_generator + result.pop(name)
     return result
 
 

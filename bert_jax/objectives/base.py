@@ -26,6 +26,12 @@ class Objective:
     """
 
     @property
+    def encoders(self) -> Mapping[str, EncoderConfig]:
+        """Returns {beginning of its parameters' names: architecture} of each encoder that is trained."""
+        config = encoder_config(self)
+        return {} if config is None else {"": config}
+
+    @property
     def scales(self) -> Mapping[str, float]:
         """Returns the factor of each loss, by name, in the sum that is minimized; 1 if it is not listed."""
         return {}

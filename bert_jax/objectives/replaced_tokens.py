@@ -2,11 +2,17 @@
 
 A small masked LM, the generator, predicts the masked tokens, and a sample of each prediction replaces the
 token. The discriminator reads the row with the samples, and classifies every token as original or replaced.
-Both read the same embedding tables and the same norm after them; each has its projection from E to H. No
-gradient passes through the samples.
+No gradient passes through the samples.
+
+In ELECTRA both read the same embedding tables and the same norm after them; each has its projection from E to
+H. DeBERTa v3 (He et al. 2021, 2111.09543, section 3.3) shares the word embeddings without their gradient: the
+discriminator's table is stop_gradient(E_G) + D, where E_G is the generator's table and D is 0 at first
+(gradient-disentangled embedding sharing). Masked LM alone then trains the generator, and one step with the
+gradient of both losses is a step of the generator followed by one of the discriminator on its samples.
 
 The parameters are {"encoder", "discriminator", "generator": {"encoder", "mlm"}}, so that the discriminator is
-stored as any other encoder. Its embeddings are the shared ones.
+stored as any other encoder, except for D, which has a name of its own (see `adapters.assemble`). Embeddings
+that both networks read are the discriminator's.
 """
 
 from __future__ import annotations
@@ -17,33 +23,39 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.models.assembled import AssembledModel
 from bert_jax.models.config import EncoderConfig
+from bert_jax.models.heads.structures import REPLACED_TOKENS, ReplacedTokensHead
 from bert_jax.models.row_inputs import INPUTS
 from bert_jax.objectives import losses
+from bert_jax.objectives.adapters import DIFFERENCE, assemble
+from bert_jax.objectives.adapters import GENERATOR as GENERATOR
 from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import place_at
 
-GENERATOR = "generator"  # the parameters that only the generator has
 PROJECTION = "projection"  # the parameters of the embeddings that the networks do not share
 _SAMPLES = 0x5A3B1E  # random stream of a row's samples
 _IMPLEMENTATION = "threefry2x32"
+_TABLE = "encoder/embeddings/word_embeddings"
 
 
-def generator_config(config: EncoderConfig, hidden_size: int = 0) -> EncoderConfig:
-    """Returns the architecture of the generator (section 3.2): narrower layers, as many, over equal tables.
+def generator_config(config: EncoderConfig, hidden_size: int = 0, layers: int = 0) -> EncoderConfig:
+    """Returns the architecture of the generator (section 3.2): narrower or fewer layers over equal tables.
 
     Args:
         config: architecture of the discriminator.
         hidden_size: width of the generator's layers, with I = 4 H and heads of 64, or the next larger size
             that divides it; 0 for a quarter of the discriminator's.
+        layers: number of them; 0 for as many as the discriminator has.
     """
     hidden_size = hidden_size or max(1, config.hidden_size // 4)
     heads = next(number for number in range(max(1, hidden_size // 64), 0, -1) if not hidden_size % number)
     return config.replace(
         hidden_size=hidden_size,
+        num_hidden_layers=layers or config.num_hidden_layers,
         num_attention_heads=heads,
         intermediate_size=4 * hidden_size,
         embedding_size=config.embedding_width,
@@ -52,9 +64,16 @@ def generator_config(config: EncoderConfig, hidden_size: int = 0) -> EncoderConf
     )
 
 
+def has_own_table(params: Params) -> bool:
+    """Returns whether the parameters are of two networks of which the generator has its own embeddings."""
+    return any(name == f"{GENERATOR}/{_TABLE}" for name in flatten_dict(params, sep="/"))
+
+
 def generator_params(params: Params) -> Params:
     """Returns the parameters {"encoder", "mlm"} of the generator from those of both networks."""
     own = params[GENERATOR]
+    if has_own_table(params):
+        return own
     shared = {name: x for name, x in params["encoder"]["embeddings"].items() if name != PROJECTION}
     embeddings = {**shared, **own["encoder"].get("embeddings", {})}
     return {**own, "encoder": {**own["encoder"], "embeddings": embeddings}}
@@ -90,29 +109,61 @@ class ReplacedTokens(Objective):
         config: architecture of the discriminator.
         generator: objective of the generator, which samples the masks; see `generator_config`.
         weight: factor of the discriminator's loss (lambda in the paper).
+        sharing: which embeddings the networks share: "all" of them; "gdes", the word embeddings without their
+            gradient; "none".
+        head: structure of the discriminator's head.
     """
 
     config: EncoderConfig
     generator: MaskedLM
     weight: float = 50.0
+    sharing: str = "all"
+    head: ReplacedTokensHead = REPLACED_TOKENS
 
     @property
     def scales(self) -> Mapping[str, float]:
         return {"discriminator": self.weight}
 
     @property
+    def encoders(self) -> Mapping[str, EncoderConfig]:
+        return {"": self.config, f"{GENERATOR}/": self.generator.config}
+
+    @property
     def model(self) -> Any:
-        return AssembledModel(self.config, ("encoder", "discriminator"), masked_lm=self.generator.head)
+        return AssembledModel(self.config, ("encoder", "discriminator"), replaced_tokens=self.head)
 
     def init(self, key: jax.Array) -> Params:
+        return self.split(self.init_model(key))[0]
+
+    def init_model(self, key: jax.Array) -> Params:
         first, second = jax.random.split(key)
         ids = jnp.zeros((1, 8), jnp.int32)
         params = self.model.init(first, ids, ids, ids, ids)["params"]
         own = self.generator.init(second)
+        if self.sharing != "all":
+            flat = flatten_dict({**params, GENERATOR: own}, sep="/")
+            if self.sharing == "gdes":
+                flat[_TABLE] = flat[f"{GENERATOR}/{_TABLE}"]
+            return unflatten_dict(flat, sep="/")
         embeddings = {name: x for name, x in own["encoder"]["embeddings"].items() if name == PROJECTION}
         encoder = {name: x for name, x in own["encoder"].items() if name != "embeddings"}
         encoder |= {"embeddings": embeddings} if embeddings else {}
         return {**params, GENERATOR: {**own, "encoder": encoder}}
+
+    def split(self, params: Params) -> tuple[Params, None]:
+        """Returns the parameters with the discriminator's table as its difference from the generator's.
+
+        A generator without a table, from a checkpoint of the discriminator alone, starts with the latter's.
+        """
+        flat = flatten_dict(params, sep="/")
+        if self.sharing == "gdes" and _TABLE in flat:
+            table = flat.pop(_TABLE)
+            of_generator = flat.setdefault(f"{GENERATOR}/{_TABLE}", table)
+            flat[_TABLE + DIFFERENCE] = jax.tree.map(jnp.subtract, table, of_generator)
+        return unflatten_dict(flat, sep="/"), None
+
+    def join(self, params: Params, frozen: Params | None) -> Params:
+        return unflatten_dict(assemble(flatten_dict(params, sep="/")), sep="/")
 
     def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
         """Unpacks the rows, samples their masks, and gives each row the key of its samples."""
@@ -148,9 +199,8 @@ class ReplacedTokens(Objective):
 
         own = {name: x for name, x in params.items() if name != GENERATOR}
         inputs = ((batch | {"input_ids": ids})[name] for name in INPUTS)
-        decisions = self.model.apply({"params": own}, *inputs, deterministic=second is None, rngs=second)[
-            "discriminator"
-        ]
+        options = {"cls_positions": batch["cls_positions"], "deterministic": second is None, "rngs": second}
+        decisions = self.model.apply({"params": own}, *inputs, **options)["discriminator"]
         real = _real(batch)
         tokens = jnp.sum(real)
         positive = (decisions > 0).astype(jnp.float32)

@@ -532,9 +532,9 @@ def make_objective(
                 f"objective=replaced_tokens: a {family.name} has no such head; set "
                 "--config.model.model_type=electra"
             )
-        small = generator_config(model, options.generator_hidden_size)
+        small = generator_config(model, options.generator_hidden_size, options.generator_layers)
         generator = dataclasses.replace(masked_lm, config=small, next_sentence_head=False)
-        objective = ReplacedTokens(model, generator, options.weight)
+        objective = ReplacedTokens(model, generator, options.weight, options.sharing, family.replaced_tokens)
     elif config.causal_steps:
         objective = CausalThenMasked(masked_lm)
     return distillation.add_distillation(

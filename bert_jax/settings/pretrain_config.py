@@ -149,13 +149,23 @@ class EvalMaskingConfig(Part):
 
 @dataclasses.dataclass(frozen=True)
 class ReplacedTokensConfig(Part):
-    """The objective of ELECTRA, for `objective=replaced_tokens` alone."""
+    """The objective of ELECTRA and DeBERTa v3, for `objective=replaced_tokens` alone."""
 
     generator_hidden_size: int = fixed(
         0,
         "width H of the generator's layers, with 4 H in the feed-forward block and heads of 64; 0: a quarter "
         "of `model.hidden_size`",
         maximum=2**20,
+    )
+    generator_layers: int = fixed(
+        0, "number of the generator's layers; 0: `model.num_hidden_layers`", maximum=10_000
+    )
+    sharing: str = fixed(
+        "all",
+        "embeddings that both networks read: `all`, tables and norm, as in ELECTRA; `gdes`, the word "
+        "embeddings of the generator, whose gradient is masked LM's alone, plus a difference that the "
+        "discriminator learns, as in DeBERTa v3; `none`",
+        choices=("all", "gdes", "none"),
     )
     weight: float = amount(50.0, "factor of the discriminator's loss; the generator's is 1")
 
@@ -209,7 +219,8 @@ class PretrainConfig(RunConfig):
     objective: str = fixed(
         "masked_lm",
         "what is learned: `masked_lm`, BERT's; `causal_lm`, the next token at every position "
-        "([causal.md](causal.md)); or `replaced_tokens`, [ELECTRA's](families/electra.md)",
+        "([causal.md](causal.md)); or `replaced_tokens`, [ELECTRA's](families/electra.md) "
+        "and DeBERTa v3's",
     )
     causal_steps: int = option(
         0,

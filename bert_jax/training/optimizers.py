@@ -31,6 +31,7 @@ from bert_jax.io.wording import did_you_mean, first_line
 from bert_jax.models.parameters import LayerSlice, name_of
 from bert_jax.objectives.adapters import PartlyFrozen, encoder_config, stacked_parameters
 from bert_jax.objectives.base import Objective
+from bert_jax.objectives.replaced_tokens import GENERATOR, has_own_table
 from bert_jax.parallel import sharding
 from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.training.schedules import Schedule, make_schedule
@@ -54,9 +55,9 @@ class Layers:
     def from_objective(cls, objective: Objective) -> Layers:
         """Returns the layers of an objective's trained parameters, read from their logical axis names."""
         config = encoder_config(objective)
-        if config is None or not stacked_parameters(objective.init_model_shapes, config):
+        if config is None or not stacked_parameters(objective.init_model_shapes, objective.encoders):
             return cls()
-        return cls(stacked_parameters(objective.init_shapes, config), config.num_hidden_layers)
+        return cls(stacked_parameters(objective.init_shapes, objective.encoders), config.num_hidden_layers)
 
     def at(self, path: Any) -> LayerSlice | None:
         """Returns the layers of the parameter at a `jax.tree_util` path, or None if it is not stacked."""
@@ -203,6 +204,25 @@ def _compiled(field: str, pattern: str) -> re.Pattern[str]:
         raise UserError(
             f"optimizer.{field}={pattern!r} is not a valid regular expression ({error})"
         ) from error
+
+
+def clip_networks_by_norm(limit: float) -> optax.GradientTransformation:
+    """Returns the clipping by the global norm of each of two networks, a generator and its discriminator.
+
+    With one norm of both, the discriminator's gradient would change the steps of a generator that shares no
+    parameter with it.
+    """
+    clip = optax.clip_by_global_norm(limit)
+
+    def update(updates, params):
+        del params
+        networks = (
+            {name: x for name, x in updates.items() if (name == GENERATOR) == is_generator}
+            for is_generator in (False, True)
+        )
+        return {name: x for each in networks for name, x in clip.update(each, clip.init(each))[0].items()}
+
+    return optax.stateless(update)
 
 
 class UncorrectedAdamState(NamedTuple):
@@ -428,7 +448,9 @@ def make_optimizer(
         mask = decay_mask(sharding.unbox(objective.init_shapes), layers, config.no_decay)
         if all(decays is True for decays in jax.tree.leaves(mask)):
             raise UserError(f"optimizer.no_decay={config.no_decay!r} matches no parameter")
-    steps = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
+    is_separate = objective is not None and has_own_table(objective.init_model_shapes)
+    clip = clip_networks_by_norm if is_separate else optax.clip_by_global_norm
+    steps = [clip(config.clip_norm)] if config.clip_norm else []
     decay = optax.identity()
     if config.weight_decay:
         decay = add_decay(config.weight_decay, layers, config.no_decay)

@@ -9,6 +9,7 @@ import pytest
 from support import states
 from support.models import SPECIAL, packed_batch, tiny_config, tiny_task
 
+from bert_jax.models.heads.structures import ReplacedTokensHead
 from bert_jax.objectives.classification import Classification
 from bert_jax.objectives.distillation import Distillation
 from bert_jax.objectives.embedding.denoising import DenoisingAutoEncoder
@@ -75,17 +76,23 @@ def distillation():
     return Distillation(student, teacher, {"logits": 5.0, "task": 2.0, "cosine": 1.0}, teacher_params=params)
 
 
-def replaced_tokens():
+def replaced_tokens(layers=1, **options):
     """ELECTRA's networks, which share embeddings and have projections of their own."""
-    sizes = dict(num_hidden_layers=1, hidden_dropout_prob=0.2, embedding_size=24, num_attention_heads=2)
+    sizes = dict(num_hidden_layers=layers, hidden_dropout_prob=0.2, embedding_size=24, num_attention_heads=2)
     config, plain = tiny_config(**sizes), tiny_task()
-    generator = generator_config(config, 16)
+    generator = generator_config(config, 16, layers=1)
     masked = MaskedLM(generator, plain.vocabulary, plain.masking, next_sentence_head=False)
-    return ReplacedTokens(config, masked)
+    return ReplacedTokens(config, masked, **options)
+
+
+def disentangled():
+    """A discriminator of two layers whose table is the generator's and a difference."""
+    return replaced_tokens(layers=2, sharing="gdes", head=ReplacedTokensHead(adds_first=True))
 
 
 MAKE = {
     "replaced tokens": (replaced_tokens, lambda seed: packed_batch(rows=ROWS, seed=seed)),
+    "disentangled embeddings": (disentangled, lambda seed: packed_batch(rows=ROWS, seed=seed)),
     "distillation": (distillation, lambda seed: packed_batch(rows=ROWS, seed=seed)),
     "classification": (lambda: Classification(tiny_config(num_hidden_layers=1), 3), texts),
     "contrastive": (lambda: sentences("contrastive", symmetric=True, sizes=(8,)), triples),

@@ -10,17 +10,23 @@ import pytest
 from support.models import SPECIAL, packed_batch, tiny_config, tiny_task
 
 from bert_jax.checkpoint.leaves import flatten
-from bert_jax.models.heads.structures import MaskedLMHead
+from bert_jax.models.heads.structures import MaskedLMHead, ReplacedTokensHead
 from bert_jax.models.row_inputs import INPUTS
 from bert_jax.objectives import replaced_tokens
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.replaced_tokens import GENERATOR, ReplacedTokens, generator_config
 from bert_jax.parallel import sharding
+from bert_jax.settings.run_config import PretrainOptimizerConfig
+from bert_jax.training.optimizers import Layers, make_optimizer
+from bert_jax.training.state import init_state
+from bert_jax.training.step import make_train_step
 
 ROWS = 8
+TABLE = "encoder/embeddings/word_embeddings"
+DIFFERENCE = f"{TABLE}_difference"
 
 
-def make(hidden=16, embedding=24, rate=0.1, **options):
+def make(hidden=16, embedding=24, rate=0.1, layers=0, **options):
     config = tiny_config(
         embedding_size=embedding,
         num_attention_heads=2,
@@ -29,7 +35,7 @@ def make(hidden=16, embedding=24, rate=0.1, **options):
     )
     base = tiny_task()
     generator = MaskedLM(
-        generator_config(config, hidden),
+        generator_config(config, hidden, layers),
         base.vocabulary,
         base.masking,
         head=MaskedLMHead(activation="gelu"),
@@ -39,32 +45,135 @@ def make(hidden=16, embedding=24, rate=0.1, **options):
 
 
 @functools.cache
-def prepare_and_init():
-    objective = make()
+def prepare_and_init(sharing="all"):
+    objective = make(sharing=sharing)
     prepare = jax.jit(lambda batch: objective.prepare(batch, jax.random.key(7), True))
     return prepare(packed_batch(rows=ROWS)), sharding.unbox(jax.jit(objective.init)(jax.random.key(1)))
 
 
-def prepared_and_params():
-    return jax.tree.map(lambda leaf: leaf, prepare_and_init())  # that a test may change
+def prepared_and_params(sharing="all"):
+    return jax.tree.map(lambda leaf: leaf, prepare_and_init(sharing))  # that a test may change
+
+
+@functools.cache
+def losses_and_gradients(sharing):
+    """A function of parameters that returns {loss: (its mean, its gradient by name)}."""
+    objective, (batch, _) = make(sharing=sharing), prepare_and_init(sharing)
+
+    def loss(params, name):
+        total, weight = objective.loss(objective.join(params, None), batch, None)[0][name]
+        return total / weight
+
+    names = ("discriminator", "generator")
+    found = jax.jit(lambda params: [jax.value_and_grad(loss)(params, name) for name in names])
+    return lambda params: {
+        name: (float(value), flatten(gradient))
+        for name, (value, gradient) in zip(names, found(params), strict=True)
+    }
 
 
 @pytest.mark.long
-def test_no_gradient_of_the_discriminator_reaches_the_generator():
-    objective, (batch, params) = make(), prepared_and_params()
-
-    def loss(params, name):
-        return objective.loss(params, batch, None)[0][name][0]
-
-    both = jax.jit(lambda params: [jax.grad(loss)(params, name) for name in ("discriminator", "generator")])
-    of_discriminator, of_generator = map(flatten, both(params))
+@pytest.mark.parametrize("sharing", ["all", "gdes", "none"])
+def test_no_gradient_of_the_discriminator_reaches_the_generator(sharing):
+    _, params = prepared_and_params(sharing)
+    found = losses_and_gradients(sharing)(params)
+    of_discriminator, of_generator = found["discriminator"][1], found["generator"][1]
     for name, gradient in of_discriminator.items():
         own = name.startswith("generator/")
         assert bool(np.any(gradient)) == (not own), name
-        shared = "embeddings" in name and "projection" not in name and not own
+        shared = sharing == "all" and "embeddings" in name and "projection" not in name and not own
         assert bool(np.any(of_generator[name])) == (own or shared), name
     assert "encoder/embeddings/projection/kernel" in of_discriminator
     assert "generator/encoder/embeddings/projection/kernel" in of_discriminator
+    tables = {name for name in of_discriminator if "word_embeddings" in name}
+    own = () if sharing == "all" else (f"generator/{TABLE}",)
+    assert tables == {DIFFERENCE if sharing == "gdes" else TABLE, *own}
+
+
+@pytest.mark.long
+def test_gradients_of_the_tables_are_finite_differences():
+    """The generator's table is moved for masked LM alone: its samples and the other table do not count."""
+    _, params = prepared_and_params("gdes")
+    compute, rng = losses_and_gradients("gdes"), np.random.default_rng(0)
+    flat = flatten(params)
+    for name, loss in ((DIFFERENCE, "discriminator"), (f"generator/{TABLE}", "generator")):
+        direction = rng.normal(size=flat[name].shape).astype(np.float32)
+
+        def moved(step, name=name, direction=direction):
+            leaves = flat | {name: flat[name] + step * direction}
+            return jax.tree.unflatten(jax.tree.structure(params), leaves.values())
+
+        values = [compute(moved(step))[loss][0] for step in (-2e-3, 2e-3)]
+        slope = float(np.sum(compute(params)[loss][1][name] * direction))
+        assert (values[1] - values[0]) / 4e-3 == pytest.approx(slope, rel=2e-2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sharing", ["gdes", "none"])
+def test_the_generator_is_trained_as_by_masked_lm_alone(sharing):
+    """With Adam, decay and clipping, and a generator of fewer layers than the discriminator."""
+    optimizer = PretrainOptimizerConfig(clip_norm=0.1, weight_decay=0.1, warmup_steps=0)
+    mesh, ends = sharding.make_mesh(1, 1, 1, devices=jax.devices()[:1]), {}
+    both = make(rate=0.0, layers=1, sharing=sharing)
+    starts = {both: sharding.unbox(jax.jit(both.init_model)(jax.random.key(1)))}
+    starts[both.generator] = starts[both][GENERATOR]
+    for objective, start in starts.items():
+        direction, _ = make_optimizer(optimizer, 10, objective)
+        state = init_state(objective, direction, mesh, 0, given=jax.tree.map(np.asarray, start))
+        step = jax.jit(make_train_step(objective, direction, lambda _: 1e-2))
+        for number in range(3):
+            state, metrics = step(state, packed_batch(rows=ROWS, seed=number), np.uint32(5))
+        ends[objective] = state.params
+        assert metrics["grad_norm"] > 0.1
+    alone, together = flatten(ends[both.generator]), flatten(ends[both][GENERATOR])
+    moved = flatten(starts[both][GENERATOR])
+    for name, x in together.items():
+        np.testing.assert_allclose(x, alone[name], rtol=1e-5, atol=1e-7, err_msg=name)
+        assert np.any(x != moved[name]), name
+    assert together["encoder/layers/stack/layer/query/kernel"].shape[0] == 1
+
+
+def test_optimizers_know_the_layers_of_each_network():
+    stacked = Layers.from_objective(make(layers=1)).stacked
+    for prefix, layers in (("", (0, 1)), ("generator/", (0,))):
+        name = f"{prefix}encoder/layers/stack/layer/query/kernel"
+        assert stacked[name].names == tuple(f"{prefix}encoder/layers/{i}/query/kernel" for i in layers)
+
+
+def test_parameters_of_a_model_are_split_and_joined():
+    objective, (_, params) = make(sharing="gdes"), prepared_and_params("gdes")
+    assert not np.any(flatten(params)[DIFFERENCE])
+    model = objective.join(params, None)
+    assert np.array_equal(flatten(model)[TABLE], flatten(model)[f"generator/{TABLE}"])
+    moved = flatten(model) | {TABLE: flatten(model)[TABLE] + 1}
+    model = jax.tree.unflatten(jax.tree.structure(model), moved.values())
+    again = objective.join(objective.split(model)[0], None)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), again, model)
+    of_discriminator, _ = objective.split({name: x for name, x in model.items() if name != GENERATOR})
+    assert np.array_equal(flatten(of_discriminator)[f"generator/{TABLE}"], flatten(model)[TABLE])
+
+
+def test_the_first_token_of_each_sequence_is_added():
+    """The logits of a packed row are those of its sequences alone."""
+    objective = make(sharing="gdes", head=ReplacedTokensHead(adds_first=True), rate=0.0)
+    params = {name: x for name, x in jax.jit(objective.init_model)(jax.random.key(0)).items()}
+    params = sharding.unbox({name: x for name, x in params.items() if name != GENERATOR})
+    assert {"norm/scale", "norm/bias"} < flatten(params["discriminator"]).keys()
+    apply = jax.jit(lambda *inputs, **options: objective.model.apply({"params": params}, *inputs, **options))
+    batch = packed_batch(rows=4)
+    inputs = objective.prepare(batch, jax.random.key(0), False) | {"input_ids": batch["input_ids"]}
+    given = [inputs[name] for name in INPUTS]
+    packed = apply(*given, cls_positions=inputs["cls_positions"])["discriminator"]
+    for row, start in np.ndindex(batch["starts"].shape):
+        ids = np.asarray(inputs["sequence_ids"])[row]
+        if not (own := ids == start + 1).any():
+            continue
+        alone = [np.zeros((1, 32), np.int32) for _ in INPUTS]
+        for array, x in zip(alone, given, strict=True):
+            array[0, : own.sum()] = np.asarray(x)[row, own]
+        alone[-1] = np.minimum(alone[-1], 1)
+        expected = apply(*alone)["discriminator"][0, : own.sum()]
+        np.testing.assert_allclose(packed[row, own], expected, rtol=1e-4, atol=1e-6)
 
 
 def test_samples_follow_the_distribution_and_the_key_of_the_row():
@@ -133,7 +242,7 @@ def test_the_networks_have_different_dropout(monkeypatch):
     (batch, params), keys = prepared_and_params(), []
 
     def model(outputs):
-        def apply(variables, *inputs, deterministic, rngs):
+        def apply(variables, *inputs, rngs, **options):
             keys.append(rngs["dropout"])
             return outputs
 

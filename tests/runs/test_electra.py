@@ -1,12 +1,17 @@
 """A tiny ELECTRA from records to a fine-tuned model: resumed, exported."""
 
 import json
+import shutil
 
+import jax
 import numpy as np
 import pytest
 from support import lowering, processes
+from support.conversions import check_equal
 
-from bert_jax import cli, convert
+from bert_jax import checkpoint, cli, convert
+from bert_jax.checkpoint.leaves import flatten, nest
+from bert_jax.convert.formats import work_directory
 from bert_jax.runs import pretrain
 from bert_jax.settings import config_files, pretrain_config
 from bert_jax.training import flops
@@ -32,6 +37,18 @@ def run(tmp_path_factory, records):
     workdir = tmp_path_factory.mktemp("electra") / "run"
     with processes.quick_compilation():
         assert cli.main(command(workdir, records)) == 0
+    return workdir
+
+
+DISENTANGLED = {"replaced_tokens.sharing": "gdes", "replaced_tokens.generator_layers": 1}
+
+
+@pytest.fixture(scope="module")
+def disentangled(tmp_path_factory, records):
+    """The work directory of a run whose discriminator learns a difference from the generator's table."""
+    workdir = tmp_path_factory.mktemp("disentangled") / "run"
+    with processes.quick_compilation():
+        assert cli.main(command(workdir, records, **DISENTANGLED)) == 0
     return workdir
 
 
@@ -67,6 +84,46 @@ def test_a_run_holds_two_networks(run, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["masks"][0]
     assert cli.main(["inspect", str(run)]) == 0
     assert "parts: discriminator, encoder, generator" in capsys.readouterr().out
+
+
+TABLE = "encoder/embeddings/word_embeddings"
+
+
+@pytest.mark.long
+def test_the_sum_of_two_tables_is_handed_on(disentangled, tmp_path):
+    _, stored, _ = checkpoint.read_stored(disentangled)
+    difference, of_generator = stored[f"{TABLE}_difference"], stored[f"generator/{TABLE}"]
+    assert TABLE not in stored and np.any(difference)
+    model = convert.load(disentangled)
+    assert np.array_equal(model.params[TABLE], of_generator + difference)
+    assert np.array_equal(model.generator.params[TABLE], of_generator)
+    sizes = [each.config.num_hidden_layers for each in (model, model.generator)]
+    assert sizes == [2, 1] and not any("difference" in name for name in model.params)
+    wanted = nest({TABLE: jax.ShapeDtypeStruct(difference.shape, "float32")})
+    loaded, _ = convert.load_params(disentangled, wanted, ignore="encoder/.*")
+    assert np.array_equal(flatten(loaded)[TABLE], model.params[TABLE])
+    work_directory.FORMAT.write(model, tmp_path / "both")
+    check_equal(convert.load(tmp_path / "both"), model)
+    for head, like in (("replaced_tokens", model), ("masked_lm", model.generator)):
+        flags = ["convert", f"--input={disentangled}", f"--output={tmp_path / head}", "--to=huggingface"]
+        assert cli.main([*flags, f"--head={head}"]) == 0
+        assert np.array_equal(convert.load(tmp_path / head).params[TABLE], like.params[TABLE])
+
+
+@pytest.mark.long
+def test_a_run_with_a_difference_resumes_bit_for_bit_and_continues(disentangled, records, tmp_path):
+    workdir = tmp_path / "run"
+    shutil.copytree(disentangled, workdir)
+    shutil.rmtree(workdir / "checkpoints" / "6")
+    assert cli.main(command(workdir, records, **DISENTANGLED)) == 0
+    steps = [checkpoint.verify(each / "checkpoints" / "6") for each in (workdir, disentangled)]
+    assert steps[0] == steps[1]
+    still = {"init_from": disentangled, "optimizer.learning_rate": 0.0}
+    assert cli.main(command(tmp_path / "other", records, **DISENTANGLED | still)) == 0
+    model, other = convert.load(disentangled), convert.load(tmp_path / "other")
+    for one, like in ((other, model), (other.generator, model.generator)):
+        for name, x in like.params.items():
+            np.testing.assert_allclose(one.params[name], x, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.long

@@ -16,7 +16,14 @@ from bert_jax.errors import UserError
 from bert_jax.models import assembled
 from bert_jax.models.assembled import AssembledModel
 from bert_jax.models.config import DROPOUT_FIELDS, ENCODER_FIELDS, EncoderConfig, from_dict
-from bert_jax.models.heads.structures import MASKED_LM, TOKENS, ClassificationHead, MaskedLMHead
+from bert_jax.models.heads.structures import (
+    MASKED_LM,
+    REPLACED_TOKENS,
+    TOKENS,
+    ClassificationHead,
+    MaskedLMHead,
+    ReplacedTokensHead,
+)
 from bert_jax.tokenization.families import TokenizerRecord
 
 START_FIELDS = ("initializer",)  # affect the start of training only
@@ -71,6 +78,7 @@ class Family:
         heads: {head: its parameter groups}; a group in parentheses is optional.
         classifiers: {head: structure of its classifier}.
         masked_lm: structure of the masked LM head.
+        replaced_tokens: structure of the head that detects replaced tokens.
         fields: {field of config.json: field of `EncoderConfig`}, in the order of config.json.
         activation: the field of config.json that names the activation function.
         activations: {value of `hidden_act`: its name in config.json}, where they differ.
@@ -106,6 +114,7 @@ class Family:
     )
     special_ids: Mapping[str, str] = dataclasses.field(default_factory=lambda: {"pad_token_id": "pad"})
     masked_lm: MaskedLMHead = MASKED_LM
+    replaced_tokens: ReplacedTokensHead = REPLACED_TOKENS
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     checked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -147,7 +156,8 @@ class Family:
     ) -> AssembledModel:
         """Returns the Flax module with some parameter groups and the classifier of a head, if it has one."""
         classifier = self.classifiers.get(head, TOKENS)
-        return AssembledModel(config, tuple(groups), classes or 2, classifier, self.masked_lm)
+        heads = classifier, self.masked_lm, self.replaced_tokens
+        return AssembledModel(config, tuple(groups), classes or 2, *heads)
 
     def read_config(self, fields: Mapping[str, Any], kind: str = HUGGINGFACE) -> EncoderConfig:
         """Returns the architecture that the configuration in a kind of files describes.

@@ -119,7 +119,11 @@ class WorkDirectory(Format):
             raise UserError(f"{model.source}: it has no vocabulary; name it by --vocab=FILE")
         config: dict[str, Any] = {"model": model.config.to_dict()}
         if model.generator is not None:
-            config["replaced_tokens"] = {"generator_hidden_size": model.generator.config.hidden_size}
+            small = model.generator.config
+            config["replaced_tokens"] = {
+                "generator_hidden_size": small.hidden_size,
+                "generator_layers": small.num_hidden_layers,
+            }
         run = {
             "command": COMMAND,
             "config": config,
@@ -180,7 +184,9 @@ def _networks(
     if "discriminator/out/kernel" in own:  # a variant has a masked LM head too, which no class has
         own = {name: x for name, x in own.items() if not name.startswith("mlm/")}
     options = run["config"]["replaced_tokens"]
-    smaller = generator_config(config, options["generator_hidden_size"])
+    # Earlier versions did not record the number of layers.
+    sizes = options["generator_hidden_size"], options.get("generator_layers", 0)
+    smaller = generator_config(config, *sizes)
     return own, Model(
         smaller,
         flatten(generator_params(nest(params))),

@@ -57,6 +57,19 @@ def members_of(sequence_ids: jax.Array, cls_positions: jax.Array | None) -> jax.
     return sequence_ids[:, None] == jnp.arange(1, cls_positions.shape[1] + 1)[:, None]
 
 
+def first_states(hidden: jax.Array, sequence_ids: jax.Array, cls_positions: jax.Array | None) -> jax.Array:
+    """Returns the state of the first token of each token's sequence, [B, L, H] (0 at padding) or [B, 1, H].
+
+    The arguments are as of the functions in `POOLINGS`.
+    """
+    if cls_positions is None:
+        return hidden[:, :1]
+    # A product, because a gather for each token would be serialized.
+    weights = members_of(sequence_ids, cls_positions).astype(hidden.dtype)
+    states = gather_positions(hidden, cls_positions)
+    return jnp.einsum("bsl,bsh->blh", weights, states, precision=jax.lax.Precision.HIGHEST)
+
+
 # Functions (hidden [B, L, H], sequence_ids [B, L], cls_positions [B, S] or None) -> [B, H] without and
 # [B, S, H] with cls_positions; "none" returns [B, L, H]. After "pooler", the caller applies the pre-trained
 # dense layer and tanh.

@@ -8,7 +8,8 @@ from bert_jax.kernels import tied_table
 from bert_jax.kernels.tied_table import LateLogits, number_of_chunks
 from bert_jax.models.encoder import Encoder, Pooler
 from bert_jax.models.heads.classification import ClassificationModel
-from bert_jax.models.heads.structures import MASKED_LM, MaskedLMHead
+from bert_jax.models.heads.pooling import first_states
+from bert_jax.models.heads.structures import MASKED_LM, REPLACED_TOKENS, MaskedLMHead, ReplacedTokensHead
 from bert_jax.models.layers import ACTIVATIONS, Module, gather_positions, identity
 
 
@@ -54,15 +55,32 @@ class MaskedLanguageModelHead(Module):
 class ReplacedTokenHead(Module):
     """Dense, activation and one logit for each token: [B, L, H] -> [B, L] (ELECTRA, section 2)."""
 
+    head: ReplacedTokensHead = REPLACED_TOKENS
+
     def setup(self):
         """Creates the submodules."""
+        self.add_first = _without_first
+        if self.head.adds_first:
+            self.layer_norm = self.norm("norm")
+            self.add_first = self._with_first
         self.dense_layer = self.dense("dense", (self.config.hidden_size,), ("embed",), ("embed_out",))
         self.activate = ACTIVATIONS[self.config.hidden_act]
         self.out = self.dense(None, (1,), ("embed",), ("classes",))
 
-    def __call__(self, x):
-        """Returns the logits [B, L] that a token was replaced, for states [B, L, H]."""
+    def __call__(self, x, sequence_ids, cls_positions=None):
+        """Returns the logits [B, L] that a token was replaced, for states [B, L, H].
+
+        The other arguments are as of `ClassificationModel`.
+        """
+        x = self.add_first(x, sequence_ids, cls_positions)
         return self.out(self.activate(self.dense_layer(x)))[..., 0]
+
+    def _with_first(self, x, sequence_ids, cls_positions):
+        return self.layer_norm(first_states(x, sequence_ids, cls_positions) + x)
+
+
+def _without_first(x, sequence_ids, cls_positions):
+    return x
 
 
 class PretrainingModel(Module):

@@ -36,7 +36,20 @@ class MaskedLMHead:
         return self.transform or self.norm or self.decoder_bias or not self.tied
 
 
+@dataclasses.dataclass(frozen=True)
+class ReplacedTokensHead:
+    """Structure of the head that detects replaced tokens; the defaults are ELECTRA's.
+
+    Attributes:
+        adds_first: whether the state of the first token of its sequence is added to that of each token, and a
+            norm follows, before the dense layer (DeBERTa v3).
+    """
+
+    adds_first: bool = False
+
+
 MASKED_LM = MaskedLMHead()
+REPLACED_TOKENS = ReplacedTokensHead()
 LEAST_LENGTH = 1e-12  # that vectors are divided by, as in torch.nn.functional.normalize
 LSTM = "lstm"  # name of the parameters of a BiLSTM between an encoder and a classification head
 
