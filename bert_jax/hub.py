@@ -166,13 +166,20 @@ DATA_SETS: Mapping[str, DataSet] = {
 _BY_SOURCE = {each.source: each for each in DATA_SETS.values() if each.task not in _GLUE}
 
 
+class NoSplit(UserError):
+    """Raised for a data set that lacks a split."""
+
+
 def data_set(name: str) -> DataSet | None:
     """Returns the data set that a short name or a source of `DATA_SETS` stands for; None for others.
 
     A file or a folder of the same name is preferred.
     """
     found = DATA_SETS.get(name)
-    return found if found and not files.exists(name) else _BY_SOURCE.get(name)
+    if found and not files.exists(name):
+        return found
+    known = _BY_SOURCE.get(name.partition("@")[0])
+    return known and known._replace(source=name)
 
 
 def data_files(name: str, split: str) -> list[str]:
@@ -195,7 +202,7 @@ def data_files(name: str, split: str) -> list[str]:
     patterns = _patterns(name, matched["name"], matched["config"] or "", matched["revision"])
     known = [each for each in splits if each in patterns]
     if patterns and not known:
-        raise UserError(f"{name}: no split {split!r}; expected one of {', '.join(patterns)}")
+        raise NoSplit(f"{name}: no split {split!r}; expected one of {', '.join(patterns)}")
     if known:
         found = _data_snapshot(name, matched["name"], matched["revision"], patterns[known[0]])
         if not all(each.endswith(".parquet") for each in found):
@@ -212,7 +219,7 @@ def data_files(name: str, split: str) -> list[str]:
     if not known and len(places := {_split_of(each) for each in found}) > 1:
         raise UserError(f"{name}: several data sets or splits in it, {', '.join(sorted(places))}; name one")
     if not found:
-        raise UserError(f"{name}: no Parquet files of the split {split!r}")
+        raise NoSplit(f"{name}: no Parquet files of the split {split!r}")
     return found
 
 

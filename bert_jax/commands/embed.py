@@ -64,7 +64,11 @@ def define_flags(define: Define) -> None:
         "",
     )
     define.string("prefix", "Put before each text, as it is.", "")
-    define.string("text_a", "Column of a table that contains the text.", "text")
+    define.string(
+        "text_a",
+        "Column of a table that contains the text; by default one with a usual name, such as text.",
+        "",
+    )
     define.string("text_b", "Column of a table that contains the second text of a pair.", "")
     define.boolean(
         "normalize",

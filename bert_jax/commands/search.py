@@ -9,10 +9,10 @@ r"""Search a corpus of texts by meaning, or find hard negatives for the training
 
 The first call with --corpus makes the index, a directory with a vector for each document; later ones need
 only --index. The corpus has one document per line, or is a table (.jsonl, .csv, .tsv, .parquet) with a column
-`text` and perhaps `title` and `_id`. Without --query and --queries, queries are read from standard input, one
-per line. The search compares each query with all documents. --rerank orders the best 100 (or --top) again, by
-the score of a fine-tuned model that reads the query and the document together, or compares their tokens (late
-interaction).
+`text`, `sentence`, `review` or `content`, and perhaps `title` and `_id`. Without --query and --queries,
+queries are read from standard input, one per line. The search compares each query with all documents.
+--rerank orders the best 100 (or --top) again, by the score of a fine-tuned model that reads the query and the
+document together, or compares their tokens (late interaction).
 
 With --input, the texts nearest to each text_a are searched among all text_b and those of --corpus. The output
 has text_a, text_b and a list `negatives`, for --config.data.negatives=negatives of finetune/embedding. A text

@@ -11,7 +11,7 @@ from bert_jax import hub
 from bert_jax.errors import UserError
 from bert_jax.inference.engine import Text
 from bert_jax.io import compression, files, json_files
-from bert_jax.tasks import table
+from bert_jax.tasks import inferred, table
 
 _MOST_BYTES_TO_COUNT = 2 << 30  # counting the lines of a file of this size takes a second or two
 
@@ -41,25 +41,26 @@ def is_table(path: str) -> bool:
     return path.startswith(hub.DATA) or name.endswith(tuple(table.FORMATS))
 
 
-def _rows(path: str, *columns: str) -> Iterator[Mapping[str, Any]]:
-    """Yields the rows of a table, which have a text in some columns."""
+def _rows(path: str, *columns: str) -> Iterator[tuple[Mapping[str, Any], list[str]]]:
+    """Yields the rows of a table, and their texts in some columns; "" is the one with a usual name."""
     for part in table.parts(path) if path.startswith(hub.DATA) else [path]:
         for number, row in table.records(part, table.detect_format(table.FORMATS, part)):
             if isinstance(row, table.Malformed):
                 raise UserError(f"{part}:{number}: {row}")
+            columns = tuple(column or inferred.text_column(row) for column in columns)
             for column in columns:
                 if not isinstance(row.get(column), str):
                     has = ", ".join(row) or "no columns"
                     raise UserError(f"{part}:{number}: expected text in the column {column!r}, it has {has}")
-            yield {**row, **{column: table.encodable(row[column]) for column in columns}}
+            yield row, [table.encodable(row[column]) for column in columns]
 
 
-def read_documents(path: str, field: str = "text", flag: str = "--corpus") -> Iterator[Document]:
+def read_documents(path: str, flag: str = "--corpus") -> Iterator[Document]:
     """Yields the documents of a file, blank ones included, so that their numbers are the numbers of lines.
 
-    A table (JSON lines, CSV, TSV, Parquet, Arrow) has the text in the column `field`, perhaps a `title`, and
-    an id in `_id` or `id`, as the data sets of BEIR. Any other file has one text per line. Both may be
-    compressed; "-" is standard input.
+    A table (JSON lines, CSV, TSV, Parquet, Arrow) has the text in `text` or another column of
+    `inferred.TEXTS`, perhaps a `title`, and an id in `_id` or `id`, as the data sets of BEIR. Any other file
+    has one text per line. Both may be compressed; "-" is standard input.
 
     Raises:
         UserError: the file does not exist, or a line is malformed; the message gives its number.
@@ -68,29 +69,29 @@ def read_documents(path: str, field: str = "text", flag: str = "--corpus") -> It
     if not is_table(path):
         yield from (Document(str(number), line) for number, line in enumerate(lines(path)))
         return
-    for number, row in enumerate(_rows(path, field)):
-        title = row.get("title", "") if field != "title" else ""
+    for number, (row, [text]) in enumerate(_rows(path, "")):
+        title = row.get("title", "")
         title = table.encodable(title).strip() if isinstance(title, str) else ""
         ids = (row[name] for name in ("_id", "id") if isinstance(row.get(name), str | int))
-        yield Document(table.encodable(str(next(ids, number))), f"{title} {row[field]}".strip())
+        yield Document(table.encodable(str(next(ids, number))), f"{title} {text}".strip())
 
 
-def read_texts(path: str, text_a: str = "text", text_b: str = "") -> Iterator[Text]:
+def read_texts(path: str, text_a: str = "", text_b: str = "") -> Iterator[Text]:
     """Yields the texts of a file, including blank ones, so that results correspond to lines.
 
     Args:
         path: the path of a file with one text per line, or of a table by its name (JSON lines, CSV, TSV,
             Parquet, Arrow); hf:ORG/NAME for the training set on the hub; "-" for lines from standard input.
             Files with the suffix .gz, .bz2, .xz or .zst are decompressed.
-        text_a: the column of the text in a table.
+        text_a: the column of the text in a table; "" for the one of `inferred.TEXTS` that it has.
         text_b: the column of the second text of a pair; "" for single texts.
 
     Raises:
         UserError: a line is malformed; the message gives its number.
     """
     if is_table(path):
-        for row in _rows(path, *filter(None, (text_a, text_b))):
-            yield (row[text_a], row[text_b]) if text_b else row[text_a]
+        for _, texts in _rows(path, text_a, *filter(None, [text_b])):
+            yield (texts[0], texts[1]) if text_b else texts[0]
         return
     yield from lines(path)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from bert_jax.errors import UserError, file_error, reading
 from bert_jax.io import atomic, files, remote
-from bert_jax.io.wording import alternatives
+from bert_jax.io.wording import alternatives, did_you_mean
 
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -61,12 +61,15 @@ def check_output_file(
         raise file_error(message, error) from error
 
 
-def check_input(path: files.PathLike, expected: str) -> None:
-    """Raises a UserError unless `path` is a file; a StorageError if the disk or the bucket failed."""
+def check_input(path: files.PathLike, expected: str, names: Iterable[str] = ()) -> None:
+    """Raises a UserError unless `path` is a file; a StorageError if the disk or the bucket failed.
+
+    `names` are other values that the user may have meant.
+    """
     with reading(path):
         if not files.is_file(path):
             what = "is a directory" if files.exists(path) else "no such file"
-            raise UserError(f"{path}: {what}; expected a {expected} file")
+            raise UserError(f"{path}: {what}; expected a {expected} file{did_you_mean(str(path), names)}")
 
 
 def check_checkpoint_place(path: files.PathLike) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bert_jax import hub
@@ -31,6 +31,12 @@ _CONFIGS = {  # of the tasks of data sets with short names, besides those of GLU
     "squad": "finetune/squad:v1", "squad2": "finetune/squad:v2", "swag": "finetune/multiple_choice:swag",
     "conll": "finetune/conll", "xnli": "finetune/xnli", "classification": "finetune/classification",
 }  # fmt: skip
+
+
+def text_column(columns: Collection[str]) -> str:
+    """Returns the column of single texts by its usual name; the first of `TEXTS` if none or several are."""
+    found = [name for name in TEXTS if name in columns]
+    return found[0] if len(found) == 1 else TEXTS[0]
 
 
 class Inferred(NamedTuple):
@@ -75,7 +81,7 @@ def infer(source: str, texts: Sequence[str] = (), label: str = "") -> Inferred:
         return Inferred(f"{found.task} of {found.source}", config, {})
     paths = table.parts(source)
     for path in paths:
-        checks.check_input(path, "rows")
+        checks.check_input(path, "rows", hub.DATA_SETS)
     if not paths:
         raise UserError(f"{source}: no Parquet or Arrow files in it")
     name = compression.strip_suffix(paths[0]).lower()

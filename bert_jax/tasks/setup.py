@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Collection
 from typing import Any
@@ -71,7 +72,7 @@ def with_named_data(
     """Returns a configuration in which a data set with a short name has its source and its columns.
 
     A configuration without data has the data set of its task, if there is one: finetune/glue:mrpc trains on
-    MRPC from the hub.
+    MRPC from the hub. Another data set on the hub is evaluated on its validation split, if it has one.
     """
     name = str(config.data.train)
     spec = registry.get(str(config.task))
@@ -79,9 +80,16 @@ def with_named_data(
         tasks = {each.task: name for name, each in hub.DATA_SETS.items() if each.task != "classification"}
         name = tasks.get(spec.name, "")
     found = hub.data_set(name)
-    if found is None:
+    is_on_hub = name.startswith(hub.DATA) and not (config.data.eval or config.get("data_dir"))
+    if found is None and not is_on_hub:
         return config
     config = config.copy_and_resolve_references()
+    if found is None:
+        with contextlib.suppress(hub.NoSplit):
+            hub.data_files(name, "dev")
+            config.data.eval = name
+            log(f"evaluation: the validation split of {name}")
+        return config
     if spec.hub_columns:
         config.data_dir, config.data.train = found.source, ""
     else:

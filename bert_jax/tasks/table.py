@@ -362,7 +362,7 @@ def read_examples(
         add_row(out, row, wanted, label_of)
 
     for part in parts(path):
-        checks.check_input(part, "rows")
+        checks.check_input(part, "rows", hub.DATA_SETS)
         kind = file_format if file_format == LINES else detect_format(FORMATS, part, file_format)
         rows = _rows(part, kind, columns, wanted, quoting)
         before = len(out)

@@ -25,7 +25,7 @@ from bert_jax import hub
 from bert_jax.errors import UserError, file_error
 from bert_jax.io import columnar, comma_lists, compression, files, json_files, remote, tfds
 from bert_jax.io.progress import log
-from bert_jax.io.wording import counted
+from bert_jax.io.wording import counted, did_you_mean
 from data_pipelines.readers import books, tables, wikipedia
 from data_pipelines.readers.documents import HEAD_BYTES, Document, Range, check_head, read_text
 
@@ -224,7 +224,8 @@ def _find(pattern: str, exclude: str) -> list[str]:
     own = f"{identity(exclude)}/" if exclude else ""
     paths = [path for path in paths if not own or not f"{identity(path)}/".startswith(own)]
     if not paths:
-        raise UserError(f"--input={pattern} matches no file; expected text files")
+        hint = did_you_mean(pattern, [name for name, each in hub.DATA_SETS.items() if not each.task])
+        raise UserError(f"--input={pattern} matches no file; expected text files{hint}")
     return paths
 
 

@@ -89,11 +89,11 @@ def test_vectors_of_every_format(embed, model, suffix):
 
 
 def test_the_texts_of_a_table(embed, model):
-    content = "stars,review\n" + "".join(f'{i},"{text}"\n' for i, text in enumerate(USED))
-    path, _ = embed("--text_a=review", name="reviews.csv", content=content)
+    content = "stars,opinion\n" + "".join(f'{i},"{text}"\n' for i, text in enumerate(USED))
+    path, _ = embed("--text_a=opinion", name="reviews.csv", content=content)
     np.testing.assert_array_equal(np.load(path), Embedder(model).embed(USED))
     _, said = embed(name="reviews.csv", content=content, output="y.npy", code=2)
-    assert "'text', it has stars, review" in said.err
+    assert "'text', it has stars, opinion" in said.err
 
 
 def test_states_as_json_lines(embed, model):
@@ -136,16 +136,16 @@ def test_every_kind_of_input_is_the_same_texts(tmp_path, monkeypatch):
         ("plain.txt", lines, {}),
         ("windows.txt", b"\xef\xbb\xbf" + lines.replace(b"\n", b"\r\n") + b"\r\n", {}),
         ("packed.txt.gz", gzip.compress(lines), {}),
-        ("objects.jsonl", objects, dict(text_a="sentence")),
-        ("blank.jsonl", b"\r\n" + objects.replace(b"\n", b"\n \n") + b"\n", dict(text_a="sentence")),
-        ("objects.jsonl.gz", gzip.compress(objects), dict(text_a="sentence")),
-        ("table.csv", b'n,sentence\n1,the cat\n2,""\n3,a\xe2\x80\xa8dog \xc3\xa9\n', dict(text_a="sentence")),
+        ("objects.jsonl", objects, {}),
+        ("blank.jsonl", b"\r\n" + objects.replace(b"\n", b"\n \n") + b"\n", {}),
+        ("objects.jsonl.gz", gzip.compress(objects), {}),
+        ("table.csv", b'n,sentence\n1,the cat\n2,""\n3,a\xe2\x80\xa8dog \xc3\xa9\n', {}),
         (
             "table.tsv",
             b"sentence\tn\nthe cat\t1\n\t2\na\xe2\x80\xa8dog \xc3\xa9\t3\n",
-            dict(text_a="sentence"),
+            {},
         ),
-        ("table.parquet", parquet_of({"sentence": texts}), dict(text_a="sentence")),
+        ("table.parquet", parquet_of({"sentence": texts}), {}),
     ):
         (tmp_path / name).write_bytes(content)
         assert list(read_texts(str(tmp_path / name), **options)) == texts, name

@@ -74,7 +74,7 @@ def test_a_corpus_of_json_objects_has_titles_and_ids(search, model, tmp_path):
             {"id": i, "title": "", "text": text} for i, text in enumerate(DOCUMENTS)]  # fmt: skip
     rows[-1].pop("id")  # its number, without the blank lines
     (tmp_path / "docs.json").write_text("".join(json.dumps(row) + "\n\n" for row in rows) + " \n")
-    queries = [{"_id": f"q{i}", "text": text} for i, text in enumerate(QUERIES)]
+    queries = [{"_id": f"q{i}", "sentence": text} for i, text in enumerate(QUERIES)]
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(query) + "\n" for query in queries))
     found = search(f"--queries={tmp_path / 'q.jsonl'}", "--json", corpus="docs.json")
     order, _ = expected(model, 10)

@@ -57,6 +57,7 @@ SETS = {  # repository: (folder and name of its files, with the split; rows; fea
         {"text": ["good", "bad"], "label": [1, 0]},
         {"label": classes("neg", "pos")},
     ),
+    "user/imdb_tested": ("data/{}-0.parquet", {"text": ["good", "bad"], "label": [1, 0]}, {}),
     "facebook/xnli": (
         "en/{}-0.parquet",
         {"premise": ["a", "b"], "hypothesis": ["c", "d"], "label": [1, 0]},
@@ -123,6 +124,18 @@ def test_the_columns_of_other_data_sets_are_inferred_and_embedded(served):
     assert list(text_files.read_texts("hf:stanfordnlp/imdb")) == ["good", "bad"]
     pairs = table.read_examples("hf:nyu-mll/glue:mrpc", table.Columns("sentence1", "sentence2"))
     assert pairs.texts_b == ["a", "d"]
+
+
+@pytest.mark.parametrize(
+    "name, evaluated",
+    [("nyu-mll/glue:mrpc", True), ("user/imdb_tested", False), ("rajpurkar/squad@main", True)],
+)
+def test_a_data_set_is_evaluated_on_its_validation_split(served, name, evaluated):
+    config = fields.default_config("tiny", "squad" if "squad" in name else "classification")
+    config.data.train = f"hf:{name}"
+    lines = []
+    assert setup.with_named_data(config, lines.append).data.eval == (f"hf:{name}" if evaluated else "")
+    assert any(name in line for line in lines) == evaluated
 
 
 @pytest.mark.long
