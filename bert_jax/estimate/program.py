@@ -157,7 +157,7 @@ class TrainStep:
             model.head_dim,
             model.attention_probs_dropout_prob,
             window,
-            model.position == "alibi",
+            model.position,
         )
         return dispatch.choose_attention(model.execution.attention, case, target).implementation
 

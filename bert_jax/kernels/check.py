@@ -74,7 +74,7 @@ def candidates(config) -> dict[str, Callable[[], float]]:
         return the largest relative difference of the results and the gradients.
     """
     target = platform.target()
-    case = AttentionCase(_dtype(config), head_size=config.head_dim, bias=config.position == "alibi")
+    case = AttentionCase(_dtype(config), head_size=config.head_dim, position=config.position)
     kernels = dispatch.kernels(config.execution.attention, target.platform)
     checks: dict[str, Callable[[], float]] = {
         kernel.name: functools.partial(_attention_difference, kernel, config)

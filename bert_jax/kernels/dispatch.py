@@ -67,7 +67,7 @@ class AttentionCase:
         head_size: features of a head.
         dropout_rate: dropout rate of the attention probabilities.
         window: number of tokens to each side that a token attends to; 0 for all.
-        bias: whether a bias by distance is added to the logits.
+        position: the position scheme.
     """
 
     dtype: str | None = None
@@ -76,7 +76,7 @@ class AttentionCase:
     head_size: int | None = None
     dropout_rate: float | None = None
     window: int = 0
-    bias: bool = False
+    position: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +114,7 @@ class KernelSpec:
 
 
 _NO_BIAS = "adds no bias to the logits (position=alibi)"
+_NOT_DISENTANGLED = "has no products with a table of distances (position=disentangled)"
 _NO_DROPOUT = "has no dropout on the attention probabilities (set attention_probs_dropout_prob=0)"
 
 
@@ -137,7 +138,7 @@ def _pallas(case: AttentionCase, target: Target) -> str | None:
 
 
 def _splash(case: AttentionCase, target: Target) -> str | None:
-    if case.bias:
+    if case.position == "alibi":
         return _NO_BIAS
     if case.dropout_rate:
         return _NO_DROPOUT
@@ -153,7 +154,7 @@ def _cudnn(case: AttentionCase, target: Target) -> str | None:
         return f"needs an NVIDIA GPU of compute capability 8.0 or newer, not {target.capability}"
     if case.window:
         return "has no local attention (local_window)"
-    if case.bias:
+    if case.position == "alibi":
         return _NO_BIAS
     if case.dropout_rate:
         return _NO_DROPOUT
@@ -210,7 +211,7 @@ def choose_attention(requested: str, case: AttentionCase, target: Target) -> Cho
     """
     reasons, choice = [], None
     for kernel in kernels(requested, target.platform):
-        problem = kernel.why_not(case, target)
+        problem = _NOT_DISENTANGLED if case.position == "disentangled" else kernel.why_not(case, target)
         if problem is None and kernel.name in _disabled:
             problem = f"failed its check on this device ({_disabled[kernel.name]})"
         if problem is None:

@@ -184,7 +184,7 @@ def _dropout_bwd(rate, rows, g):
 _dropout.defvjp(_dropout_fwd, _dropout_bwd)
 
 
-def dropout(x: jax.Array, key: jax.Array | None, rate: float) -> jax.Array:
+def dropout(x: jax.Array, key: jax.Array | None, rate: float, in_batch: bool = True) -> jax.Array:
     """Zeroes each element of x with probability `rate` and scales the others by 1/(1 - rate).
 
     The mask depends on the key, the row's place in the batch (see `dropout_rows`) and the place in the row.
@@ -193,8 +193,10 @@ def dropout(x: jax.Array, key: jax.Array | None, rate: float) -> jax.Array:
         x: [rows, ...], any float dtype.
         key: a typed PRNG key; None disables dropout.
         rate: in [0, 1).
+        in_batch: whether the rows of x are rows of the batch, and not of a table that all of them read.
     """
     if key is None or rate == 0:
         return x
     # The context is read here and not in the backward pass, which may be traced outside of the context.
-    return _dropout(x, jax.random.key_data(key).reshape(-1)[:2], _ids_in_context(x.shape[0]), rate)
+    ids = _ids_in_context(x.shape[0]) if in_batch else None
+    return _dropout(x, jax.random.key_data(key).reshape(-1)[:2], ids, rate)

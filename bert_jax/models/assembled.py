@@ -79,7 +79,11 @@ class AssembledModel(Module):
         if "pooler" in self.groups:
             outputs["pooled"] = self.pooler(hidden[:, 0])
         if "mlm" in self.groups:
-            outputs["mlm"] = self.mlm(hidden, self.encoder.embeddings.word)
+            states = hidden
+            if self.config.mask_decoder:
+                inputs = (input_ids, token_type_ids, position_ids, sequence_ids)
+                states = self.encoder(*inputs, deterministic, for_masks=True)
+            outputs["mlm"] = self.mlm(states, self.encoder.embeddings.word)
         if "discriminator" in self.groups:
             outputs["discriminator"] = self.discriminator(hidden, sequence_ids, cls_positions)
         if "nsp" in self.groups:

@@ -99,13 +99,64 @@ class Architecture:
         "shape",
         bounds=(0, 2**20),
     )
+    projection_placement: str = _field(
+        "after_norm",
+        "where embeddings are projected to `hidden_size`: `after_norm`, or `before_norm` without a bias "
+        "(DeBERTa)",
+        "shape",
+        choices=("after_norm", "before_norm"),
+    )
     position: str = _field(
         "learned",
         "`learned`, `sinusoid` (Vaswani et al. 2017) and `scaled_sinusoid` (with one learned factor) are "
         "added to the embeddings, `rotary` (Su et al. 2021) rotates queries and keys, `alibi` (Press et al. "
-        "2022) adds a bias to the attention logits that depends on the distance in either direction; `none`",
+        "2022) adds a bias to the attention logits that depends on the distance in either direction; "
+        "`disentangled` (He et al. 2021) adds products of queries and keys with a table of distances; `none`",
         "shape",
-        choices=("learned", "none", "sinusoid", "scaled_sinusoid", "rotary", "alibi"),
+        choices=("learned", "none", "sinusoid", "scaled_sinusoid", "rotary", "alibi", "disentangled"),
+    )
+    position_buckets: int = _field(
+        0,
+        "distances up to half of this number have a row each in the table of `position=disentangled`, and "
+        "longer ones share rows, up to `max_relative_positions`; 0: one row for each distance. DeBERTa: 256",
+        "shape",
+        bounds=(0, 2**24),
+    )
+    max_relative_positions: int = _field(
+        0,
+        "distance from which on all distances share a row of that table; 0: `max_position_embeddings`",
+        "shape",
+        bounds=(0, 2**24),
+    )
+    position_attention: str = _field(
+        "c2p|p2c",
+        "which products `position=disentangled` adds: `c2p`, contents of queries with distances; `p2c`, "
+        "contents of keys with distances; `c2p|p2c`, both",
+        "shape",
+        choices=("c2p", "p2c", "c2p|p2c"),
+    )
+    share_attention_key: bool = _field(
+        True,
+        "the dense layers of queries and keys are also those of the table of distances; otherwise each layer "
+        "has others for them",
+        "shape",
+    )
+    relative_norm: bool = _field(True, "a norm of the table of distances", "shape")
+    conv_kernel_size: int = _field(
+        0,
+        "width of a convolution of the embeddings, added to the output of the first layer; 0: none. "
+        "DeBERTa v2 xlarge: 3",
+        "shape",
+        bounds=(0, 1023),
+    )
+    conv_act: str = _field(
+        "tanh", "its activation", choices=("tanh", "gelu", "gelu_tanh", "relu", "silu", *_ACTIVATION_SYNONYMS)
+    )
+    mask_decoder: bool = _field(
+        False,
+        "masked tokens are predicted by the last layer, applied twice to queries that start from absolute "
+        "positions (the enhanced mask decoder of He et al. 2021, section 3.2)",
+        "shape",
     )
     position_offset: int = _field(
         0,
@@ -196,6 +247,13 @@ class Architecture:
     )
 
 
+# Fields that only `position=disentangled` reads.
+DISENTANGLED_FIELDS = (
+    *("position_buckets", "max_relative_positions", "position_attention", "share_attention_key"),
+    *("relative_norm", "mask_decoder", "conv_kernel_size", "conv_act", "projection_placement"),
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Execution:
     """Settings for how a model is computed; none of them changes the parameters or the function."""
@@ -265,9 +323,9 @@ class EncoderConfig(Architecture):
     execution: Execution = Execution()
 
     def __post_init__(self):
-        if isinstance(self.hidden_act, str):
-            act = _ACTIVATION_SYNONYMS.get(self.hidden_act, self.hidden_act)
-            object.__setattr__(self, "hidden_act", act)
+        for name in ("hidden_act", "conv_act"):
+            if isinstance(act := getattr(self, name), str):
+                object.__setattr__(self, name, _ACTIVATION_SYNONYMS.get(act, act))
         for part in (self, self.execution):
             for declared in dataclasses.fields(part):
                 if "field" in declared.metadata:
@@ -279,7 +337,10 @@ class EncoderConfig(Architecture):
         is_rotary = self.position == "rotary"
         is_changed = {
             name: getattr(self, name) != getattr(EncoderConfig, name)
-            for name in ("position_offset", "rotary_theta", "local_rotary_theta", "first_attention_norm")
+            for name in (
+                *("position_offset", "rotary_theta", "local_rotary_theta", "first_attention_norm"),
+                *DISENTANGLED_FIELDS,
+            )
         }
         contradictions = {
             "hidden_size must be a multiple of num_attention_heads": (
@@ -302,6 +363,23 @@ class EncoderConfig(Architecture):
             "first_attention_norm=False needs norm_placement=pre": (
                 is_changed["first_attention_norm"] and self.norm_placement != "pre"
             ),
+            **{
+                f"{name} needs position=disentangled": (is_changed[name] and self.position != "disentangled")
+                for name in DISENTANGLED_FIELDS
+            },
+            "position=disentangled needs causal=False, local_window=0 and norm_placement=post": (
+                self.position == "disentangled"
+                and (self.causal or self.local_window or self.norm_placement != "post")
+            ),
+            "position_buckets must be even and less than max_relative_positions": self.position_buckets
+            and (self.position_buckets % 2 or self.position_buckets // 2 >= self.longest_distance - 1),
+            "layer_groups=0 is needed by mask_decoder and conv_kernel_size, an odd number": (
+                (self.layer_groups and (self.mask_decoder or self.conv_kernel_size))
+                or (self.conv_kernel_size and not self.conv_kernel_size % 2)
+            ),
+            "mask_decoder needs num_hidden_layers of at least 2": (
+                self.mask_decoder and self.num_hidden_layers < 2
+            ),
             "layer_groups must be at most num_hidden_layers, without local_window and with "
             "first_attention_norm=True": (
                 self.layer_groups > self.num_hidden_layers
@@ -318,6 +396,11 @@ class EncoderConfig(Architecture):
     def head_dim(self) -> int:
         """Returns D, the features of an attention head."""
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def longest_distance(self) -> int:
+        """Returns the distance from which on all distances share a row of the table of distances."""
+        return self.max_relative_positions or self.max_position_embeddings
 
     @property
     def max_seq_length(self) -> int:

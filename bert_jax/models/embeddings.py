@@ -60,8 +60,15 @@ class Embeddings(Module):
         }
         self.layer_norm = self.norm() if config.embedding_norm else cast_to(self.dtype)
         self.projection = identity
+        self.is_projected_first = config.projection_placement == "before_norm"
         if config.projects_embeddings:
-            self.projection = self.dense(None, (config.hidden_size,), ("embed",), ("embed_out",))
+            self.projection = self.dense(
+                None,
+                (config.hidden_size,),
+                ("embed",),
+                ("embed_out",),
+                use_bias=not self.is_projected_first,
+            )
 
     def __call__(self, input_ids, token_type_ids, position_ids, deterministic, word=None):
         """Returns the embeddings [B, L, H] of int32 [B, L] inputs; see `Encoder`."""
@@ -69,9 +76,13 @@ class Embeddings(Module):
         x = self.add_types(x, self.token_type, token_type_ids)
         x = self.scheme.embed(x, position_ids, self.position_tables)
         drop = self.dropout(self.config.embedding_dropout_rate, deterministic)
-        x = drop(self.layer_norm(x))
-        if self.projection is not identity:
-            # Otherwise features reach the layers split, and XLA's partitioner makes a program with wrong
-            # gradients of it where a loop of shared layers follows on a mesh of three axes.
-            x = nn.with_logical_constraint(self.projection(x), ("batch", "length", "activation"))
-        return x
+        if self.is_projected_first:
+            return drop(self.layer_norm(self._project(x)))
+        return self._project(drop(self.layer_norm(x)))
+
+    def _project(self, x):
+        if self.projection is identity:
+            return x
+        # Otherwise features reach the layers split, and XLA's partitioner makes a program with wrong
+        # gradients of it where a loop of shared layers follows on a mesh of three axes.
+        return nn.with_logical_constraint(self.projection(x), ("batch", "length", "activation"))

@@ -9,8 +9,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.kernels import dispatch, platform
+from bert_jax.kernels import disentangled, dispatch, platform
 from bert_jax.kernels.attention import attention, prepare
+from bert_jax.kernels.dropout import dropout
 from bert_jax.models import intermediates, positions
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.embeddings import Embeddings
@@ -54,6 +55,44 @@ class CrossAttention(Module):
         return self.add_sublayer(x, self.layer_norm, read, identity, drop)
 
 
+class RelativeTable(Module):
+    """The embeddings of distances that all layers read, normalized: float32 [2 S, H] (He et al. 2021)."""
+
+    def setup(self):
+        """Creates the submodules."""
+        config = self.config
+        rows = 2 * (config.position_buckets or config.longest_distance)
+        self.rows = self.table("table", ("position", "embed"), (rows, config.hidden_size))
+        self.layer_norm = self.norm() if config.relative_norm else identity
+
+    def __call__(self, position_ids):
+        """Returns the table, whatever the positions are."""
+        return self.layer_norm(self.rows)
+
+
+class Convolution(Module):
+    """norm(y + act(W * x)) of the input x and the output y of a layer, both [B, L, H] (DeBERTa v2)."""
+
+    @nn.compact
+    def __call__(self, x, y, sequence_ids, deterministic):
+        """Returns [B, L, H]; a token reads the neighbors with its own id in `sequence_ids` int32 [B, L]."""
+        config = self.config
+        width = config.conv_kernel_size
+        padded, ids = (
+            jnp.pad(array, [(0, 0), (width // 2, width // 2), *[(0, 0)] * (array.ndim - 2)])
+            for array in (x, sequence_ids)
+        )
+        length = x.shape[1]
+        neighbors = [
+            jnp.where((ids[:, i : i + length] == sequence_ids)[..., None], padded[:, i : i + length], 0)
+            for i in range(width)
+        ]
+        project = self.dense("dense", (config.hidden_size,), (None, "embed"), ("embed_out",))
+        drop = self.dropout(config.hidden_dropout_prob, deterministic)
+        z = ACTIVATIONS[config.conv_act](drop(project(jnp.stack(neighbors, axis=2))))
+        return self.norm("layer_norm")(y + z)
+
+
 class EncoderLayer(Module):
     """One Transformer layer (Vaswani et al. 2017): [B, L, H] -> [B, L, H]."""
 
@@ -89,17 +128,34 @@ class EncoderLayer(Module):
         self.attention_adapter = self.adapter(config.attention_adapter)
         self.output_adapter = self.adapter(config.output_adapter)
         self.scheme = positions.scheme(config)
+        self.attend = self._attend
+        if config.position == "disentangled":
+            self.attend = self._attend_disentangled
+            if not config.share_attention_key:
+                self.position_key, self.position_query = (
+                    self.dense(None, heads, ("embed",), ("heads", "kv"), use_bias=bias) for _ in range(2)
+                )
+        if self.spec.convolution:
+            self.convolution = Convolution(config)
 
-    def __call__(self, x, sequence_ids, angles, deterministic, vectors=None):
-        """Returns the layer's output [B, L, H]; `angles` come from `positions.PositionScheme.angles`.
+    def __call__(self, x, sequence_ids, shared, deterministic, vectors=None, context=None):
+        """Returns the layer's output [B, L, H].
 
-        With `vectors` [B, S, H], the layer is that of a decoder: it attends to the vector of each sequence,
-        too.
+        Args:
+            x: states [B, L, H].
+            sequence_ids: int32 [B, L].
+            shared: what all layers read for positions: the result of `positions.PositionScheme.angles`, or of
+                `RelativeTable`.
+            deterministic: whether dropout is disabled.
+            vectors: [B, S, H]. With them the layer is that of a decoder: it attends to the vector of each
+                sequence, too.
+            context: states [B, L, H] that keys and values are computed from (`position=disentangled` only);
+                None for x.
         """
-        config = self.config
+        config, start = self.config, x
 
         def attend(x):
-            return self._attend(x, sequence_ids, angles, deterministic)
+            return self.attend(x, sequence_ids, shared, deterministic, x if context is None else context)
 
         def feed(x):
             activate = ACTIVATIONS[config.hidden_act]
@@ -116,10 +172,35 @@ class EncoderLayer(Module):
             x = self.cross_attention(x, vectors, sequence_ids, deterministic)
         drop = self.dropout(config.inner_dropout_rate, deterministic)
         x = self.add_sublayer(x, self.output_norm, feed, self.output, drop, self.output_adapter)
+        if self.spec.convolution:
+            x = self.convolution(start, x, sequence_ids, deterministic)
         intermediates.sow_if_requested(self, intermediates.LAYERS, x)
         return x
 
-    def _attend(self, x, sequence_ids, angles, deterministic):
+    def _attend_disentangled(self, x, sequence_ids, table, deterministic, context):
+        """Returns the attention output [B, L, N, D], as `_attend`."""
+        config, length = self.config, x.shape[1]
+        drop = self.dropout(config.attention_probs_dropout_prob, deterministic)
+        self._implementation(length, drop.rate)  # raises an error if a kernel is requested by name
+        query, key, value = self.query(x), self.key(context), self.value(context)
+        names = (intermediates.QUERIES, intermediates.KEYS, intermediates.VALUES)
+        for name, projected in zip(names, (query, key, value), strict=True):
+            intermediates.sow_if_requested(self, name, projected)
+        shared = config.share_attention_key
+        of_table = self.dropout(config.hidden_dropout_prob, deterministic)
+        table = dropout(table, of_table.key, of_table.rate, in_batch=False)
+        table, rows = disentangled.rows_of(table, length, config.position_buckets, config.longest_distance)
+        relative_keys = relative_queries = None
+        if "c2p" in config.position_attention:
+            relative_keys = disentangled.expand((self.key if shared else self.position_key)(table), rows)
+        if "p2c" in config.position_attention:
+            project = self.query if shared else self.position_query
+            relative_queries = disentangled.expand(project(table), rows[::-1])
+        return disentangled.attend(
+            query, key, value, relative_keys, relative_queries, sequence_ids, drop.rate, drop.key
+        )
+
+    def _attend(self, x, sequence_ids, angles, deterministic, context):
         """Returns the attention output [B, L, N, D] of x [B, L, H], before the output projection."""
         config = self.config
         drop = self.dropout(config.attention_probs_dropout_prob, deterministic)
@@ -160,7 +241,7 @@ class EncoderLayer(Module):
             config.head_dim,
             dropout_rate,
             self.spec.window,
-            config.position == "alibi",
+            config.position,
         )
         return dispatch.choose_attention(config.execution.attention, case, platform.target()).implementation
 
@@ -189,12 +270,12 @@ class _ScannedLayers(nn.Module):
     collect: Callable[[jax.Array], Any] | None = None
 
     @nn.compact
-    def __call__(self, x, sequence_ids, angles, vectors):
+    def __call__(self, x, sequence_ids, shared, vectors, context):
         results = []
         for each in self.slices:
             x = nn.with_logical_constraint(x, ("batch", "length", "activation"))
             layer = EncoderLayer(self.config, each, name=each.name)
-            x = layer(x, sequence_ids, angles, self.deterministic, vectors)
+            x = layer(x, sequence_ids, shared, self.deterministic, vectors, context)
             results.append(self.collect(x) if self.collect else None)
         return x, results
 
@@ -203,8 +284,11 @@ class Layers(Module):
     """All layers. Parameters of a scan that are not shared are stacked along an axis "layers"."""
 
     @nn.compact
-    def __call__(self, x, sequence_ids, angles, deterministic, collect=None, vectors=None):
+    def __call__(self, x, sequence_ids, shared, deterministic, collect=None, vectors=None, positions=None):
         """Applies all layers.
+
+        With `positions` [B, L, H], the last layer is the mask decoder: it is applied twice, to queries that
+        start from `positions` plus its input, with keys and values of its input.
 
         Returns:
             The output [B, L, H] of the last layer, and the stacked results of `collect` for the output of
@@ -213,7 +297,8 @@ class Layers(Module):
         config = self.config
         execution = config.execution
         results = []
-        for slices in scans(config):
+        runs = scans(config)
+        for slices in runs:
             repeats = len(slices[0].numbers)
             body = _ScannedLayers
             unroll = execution.scan_unroll or self._block(repeats, len(slices), deterministic)
@@ -243,7 +328,10 @@ class Layers(Module):
                 **parameters,
             )
             layers = scan(config, slices, deterministic, collect, name=slices[0].scan)
-            x, each = layers(x, sequence_ids, angles, vectors)
+            context = None
+            if positions is not None and slices is runs[-1]:
+                context, x = x, layers(positions + x, sequence_ids, shared, vectors, x)[0]
+            x, each = layers(x, sequence_ids, shared, vectors, context)
             if collect:
                 results.append(_in_order(each))
         return x, jnp.concatenate(results) if len(results) > 1 else (results or [None])[0]
@@ -299,8 +387,16 @@ class Encoder(Module):
         """Creates the submodules."""
         self.embeddings = Embeddings(self.config)
         self.layers = Layers(self.config)
-        self.final_norm = self.norm() if self.config.final_norm else identity
-        self.scheme = positions.scheme(self.config)
+        config = self.config
+        self.final_norm = self.norm() if config.final_norm else identity
+        self.shared = positions.scheme(config).angles
+        if config.position == "disentangled":
+            self.relative = RelativeTable(config)
+            self.shared = self.relative
+        self.mask_positions = None
+        if config.mask_decoder:
+            shape = (config.max_position_embeddings, config.hidden_size)
+            self.mask_positions = self.table("mask_positions", ("position", "embed"), shape)
 
     def __call__(
         self,
@@ -311,12 +407,20 @@ class Encoder(Module):
         deterministic=True,
         word=None,
         vectors=None,
+        for_masks=False,
     ):
-        """Returns the hidden states [B, L, H] of the last layer."""
+        """Returns the hidden states [B, L, H] of the last layer.
+
+        With `for_masks`, they are the states that a masked LM head reads: those of the mask decoder, if the
+        model has one.
+        """
         x = self.embeddings(input_ids, token_type_ids, position_ids, deterministic, word)
         intermediates.sow_if_requested(self, intermediates.EMBEDDINGS, x)
-        angles = self.scheme.angles(position_ids)
-        x = self.layers(x, sequence_ids, angles, deterministic, vectors=vectors)[0]
+        absolute = None
+        if for_masks and self.mask_positions is not None:
+            absolute = jnp.take(self.mask_positions, position_ids, axis=0, mode="clip").astype(x.dtype)
+        shared = self.shared(position_ids)
+        x = self.layers(x, sequence_ids, shared, deterministic, vectors=vectors, positions=absolute)[0]
         x = self.final_norm(x)
         intermediates.sow_if_requested(self, intermediates.LAST, x)
         return x
@@ -332,7 +436,7 @@ class Encoder(Module):
             The stacked results [layers + 1, ...].
         """
         x = self.embeddings(input_ids, token_type_ids, position_ids, True)
-        last, layers = self.layers(x, sequence_ids, self.scheme.angles(position_ids), True, collect)
+        last, layers = self.layers(x, sequence_ids, self.shared(position_ids), True, collect)
         if self.config.final_norm:
             layers = jnp.concatenate([layers[:-1], collect(self.final_norm(last))[None]])
         return jnp.concatenate([collect(x)[None], layers])

@@ -35,6 +35,7 @@ class LayerSlice:
         window: a token attends to the tokens at most this far to each side; 0 for all tokens.
         theta: base of the rotary angles.
         attention_norm: whether attention has a norm.
+        convolution: whether a convolution of the layer's input is added to its output.
         axis: the layer axis of a parameter that is not shared.
         template: the name of a parameter in one layer, with `{}` in place of the index.
     """
@@ -47,6 +48,7 @@ class LayerSlice:
     window: int = 0
     theta: float = 10_000.0
     attention_norm: bool = True
+    convolution: bool = False
     axis: int = 0
     template: str = "{}"
 
@@ -70,11 +72,12 @@ def layer_slices(config: EncoderConfig) -> list[LayerSlice]:
             [[i for i in range(layers) if group_of[i] == group]] for group in range(config.layer_groups)
         ]
     else:
-        # A first layer whose parameters differ from the others has a scan for itself.
-        start = 0 if config.first_attention_norm else 1
+        # A first layer whose parameters differ from the others has a scan for itself, and so has the last
+        # layer if the mask decoder applies it again.
+        start = 0 if config.first_attention_norm and not config.conv_kernel_size else 1
         is_mixed = len({config.is_local(layer) for layer in range(start, layers)}) > 1
         period = config.global_every if is_mixed else 1
-        whole = start + (layers - start) // period * period
+        whole = start + (layers - config.mask_decoder - start) // period * period
         patterns = [
             [[i] for i in range(start)],
             [list(range(first, whole, period)) for first in range(start, min(start + period, whole))],
@@ -92,6 +95,7 @@ def layer_slices(config: EncoderConfig) -> list[LayerSlice]:
             window=config.local_window if config.is_local(numbers[0]) else 0,
             theta=config.local_rotary_theta if config.is_local(numbers[0]) else config.rotary_theta,
             attention_norm=numbers[0] > 0 or config.first_attention_norm,
+            convolution=numbers[0] == 0 and config.conv_kernel_size > 0,
         )
         for group, pattern in enumerate(patterns)
         for member, numbers in enumerate(pattern)

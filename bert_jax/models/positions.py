@@ -142,6 +142,7 @@ _SCHEMES: dict[str, type[PositionScheme]] = {
     "scaled_sinusoid": ScaledSinusoid,
     "rotary": Rotary,
     "alibi": Alibi,
+    "disentangled": PositionScheme,  # `encoder.RelativeTable` and the attention of the layers
 }
 
 

@@ -211,9 +211,10 @@ def check(
                 f"of the teacher, 0 to {many - 1}, for each layer of the student"
             )
         elif intermediates.KEYS in STATES[name] and any(
-            config.causal or config.local_window or config.position == "alibi" for config in both
+            config.causal or config.local_window or config.position in ("alibi", "disentangled")
+            for config in both
         ):
-            problem = "attention that is causal, local or has a bias (ALiBi) cannot be compared"
+            problem = "attention that is causal, local, disentangled or has a bias (ALiBi) cannot be compared"
         if problem:
             raise UserError(f"distillation.losses: {name}: {problem}")
 

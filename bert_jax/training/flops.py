@@ -48,7 +48,8 @@ _COMPILE_SECONDS, _REACHED, _CPU_RATE = 10.0, 0.3, 5e10
 # The order in which the parts of a layer are computed.
 _ORDER = {
     "query": 1, "key": 1, "value": 1, "scores": 2, "attention_output": 3, "attention_adapter": 4,
-    "intermediate": 6, "output": 7, "output_adapter": 8,
+    "intermediate": 6, "output": 7, "output_adapter": 8, "position_key": 1, "position_query": 1,
+    "convolution": 10,
 }  # fmt: skip
 _NORMS = {"post": {"attention_norm": 5, "output_norm": 9}, "pre": {"attention_norm": 0, "output_norm": 5}}
 
@@ -60,7 +61,8 @@ class RowFlops:
     Only the FLOPs that the model requires are counted. Embedding lookups and rematerialization are free, and
     the masked LM head runs on the predicted positions only. Attention is counted over the whole row, even if
     packed sequences do not attend to each other, and tokens of a causal model not to later ones; local layers
-    are counted for their windows only.
+    are counted for their windows only. Disentangled attention has a product of all pairs for each of its
+    terms; the table of distances is multiplied once for all rows, which is not counted.
 
     A product costs the same three times: in the forward pass, for the gradient of its input, and for that of
     its weights. Frozen weights have no gradient, and an input has none if nothing below it is trained.
@@ -104,7 +106,7 @@ class RowFlops:
         counts = dict.fromkeys(("token", "prediction", "sequence"), 0.0)
         for name, shape in shapes.items():
             applied_to = _APPLIED_TO.get(name.split("/")[0])
-            if applied_to and name.endswith(_FACTORS):
+            if applied_to and name.endswith(_FACTORS) and "/position_" not in name:
                 size = math.prod(shape) / (len(names[name]) if name in axes else 1)
                 counts[applied_to] += size * sum(share(each, each) for each in names[name])
         predicts = "mlm" in boxed or isinstance(objective, MaskedLM | CausalLM | CausalThenMasked)
@@ -123,11 +125,13 @@ class RowFlops:
 
         `predictions` counts the predicted positions in the row, `sequences` the [CLS] tokens.
         """
-        scores = 0.0
+        scores, terms = 0.0, 2
+        if self.config.position == "disentangled":
+            terms += len(self.config.position_attention.split("|"))
         for each in layer_slices(self.config):
             seen = min(length, 2 * each.window + 1) if each.window else length
             uses = sum(self.scores[layer] for layer in each.numbers)
-            scores += uses * 2 * self.config.hidden_size * length * seen
+            scores += uses * terms * self.config.hidden_size * length * seen
         products = self.token * length + self.prediction * predictions + self.sequence * sequences
         return 6.0 * (products + scores)
 

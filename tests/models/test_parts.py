@@ -59,6 +59,15 @@ FAMILY = {
         attention_bias=False, inner_bias=False, output_bias=False, type_vocab_size=0, initializer="normal",
     ),
     "gpt": dict(embedding_norm=False, causal=True, type_vocab_size=0, hidden_act="gelu_tanh"),
+    "deberta": dict(
+        position="disentangled", position_buckets=4, type_vocab_size=0, conv_kernel_size=3, embedding_size=8,
+        projection_placement="before_norm",
+    ),
+    "deberta_own": dict(
+        position="disentangled", max_relative_positions=7, position_attention="p2c", type_vocab_size=0,
+        share_attention_key=False, relative_norm=False,
+    ),
+    "deberta_masks": dict(position="disentangled", type_vocab_size=0, mask_decoder=True),
     "sinusoid": dict(position="sinusoid", norm="rmsnorm", hidden_act="relu"),
 }  # fmt: skip
 family = pytest.mark.parametrize("name", FAMILY)
@@ -101,6 +110,15 @@ def test_states_are_those_of_the_formulas(name):
         real = arrays[3] > 0
         for mine, theirs in zip(found, expected, strict=True):
             np.testing.assert_allclose(mine[row][real], theirs[real], atol=2e-4 * np.abs(theirs).max())
+
+
+def test_the_mask_decoder_applies_the_last_layer_to_absolute_positions():
+    made, params = model("deberta_masks")
+    found = Encoder(made).apply({"params": params}, *inputs(), for_masks=True)
+    wide = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    for row, arrays in enumerate(zip(*inputs(), strict=True)):
+        expected, real = encoder_oracle.masked_states(made, wide, *arrays), arrays[3] > 0
+        np.testing.assert_allclose(found[row][real], expected[real], atol=2e-4 * np.abs(expected).max())
 
 
 @pytest.mark.long

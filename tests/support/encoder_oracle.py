@@ -59,9 +59,48 @@ def dense(x, parameters, inputs=1):
     return np.tensordot(x, parameters["kernel"], inputs) + parameters.get("bias", 0)
 
 
-def attention(config, x, layer, positions, sequences, window, theta):
+def bucket(config, distance):
+    """The row of DeBERTa's table for a distance."""
+    longest = config.max_relative_positions or config.max_position_embeddings
+    if not config.position_buckets:
+        return min(max(distance + longest, 0), 2 * longest - 1)
+    middle, size = config.position_buckets // 2, abs(distance)
+    if size > middle:
+        size = math.ceil(math.log(size / middle) / math.log((longest - 1) / middle) * (middle - 1)) + middle
+    place = math.copysign(size, distance) + config.position_buckets
+    return int(min(max(place, 0), 2 * config.position_buckets - 1))
+
+
+def disentangled(config, query, key, layer, table):
+    """What distances add to the products of queries and keys, before the temperature: [heads, L, L]."""
+    suffix = "" if config.share_attention_key else "position_"
+    length, heads, size = query.shape
+    added = np.zeros((heads, length, length))
+    for i in range(length):
+        for j in range(length):
+            row = table[bucket(config, i - j)]
+            if "c2p" in config.position_attention:
+                added[:, i, j] += (query[i] * dense(row, layer[f"{suffix}key"])).sum(-1)
+            if "p2c" in config.position_attention:
+                added[:, i, j] += (key[j] * dense(row, layer[f"{suffix}query"])).sum(-1)
+    return added / math.sqrt(size)
+
+
+def convolution(config, x, y, parameters, sequences):
+    """The output y of the first layer, with the convolution of its input x."""
+    half, kernel = config.conv_kernel_size // 2, parameters["dense"]["kernel"]
+    mixed = np.tile(parameters["dense"]["bias"], (len(x), 1))
+    for i in range(len(x)):
+        for offset in range(-half, half + 1):
+            if 0 <= i + offset < len(x) and sequences[i + offset] == sequences[i]:
+                mixed[i] += x[i + offset] @ kernel[offset + half]
+    return norm(config, y + np.tanh(mixed), parameters["layer_norm"])
+
+
+def attention(config, x, layer, positions, sequences, window, theta, table=None, context=None):
     """[L, H] of one row -> [L, H], and the probabilities [heads, L, L]."""
-    query, key, value = (dense(x, layer[name]) for name in ("query", "key", "value"))
+    query = dense(x, layer["query"])
+    key, value = (dense(x if context is None else context, layer[name]) for name in ("key", "value"))
     if config.position == "rotary":
         query, key = (
             np.array(
@@ -72,6 +111,9 @@ def attention(config, x, layer, positions, sequences, window, theta):
     index = np.arange(len(x))
     distances = np.abs(np.subtract.outer(index, index))
     scores = np.einsum("ihd,jhd->hij", query, key) / math.sqrt(query.shape[-1])
+    if config.position == "disentangled":
+        scores += disentangled(config, query, key, layer, table)
+        scores *= (1 + len(config.position_attention.split("|"))) ** -0.5
     if config.position == "alibi":
         scores -= np.multiply.outer(slopes(query.shape[1]), distances)
     seen = np.equal.outer(sequences, sequences) & (distances <= (window or len(x)))
@@ -117,9 +159,25 @@ def embed(config, params, ids, types, positions):
     elif config.position.endswith("sinusoid"):
         waves = np.stack([sinusoid(position, x.shape[-1]) for position in positions])
         x = x + waves * tables.get("position_scale", 1)
+    if config.projection_placement == "before_norm":
+        x = dense(x, tables["projection"]) if "projection" in tables else x
+        return norm(config, x, tables["layer_norm"])
     if config.embedding_norm:
         x = norm(config, x, tables["layer_norm"])
     return dense(x, tables["projection"]) if "projection" in tables else x
+
+
+def masked_states(config, params, ids, types, positions, sequences):
+    """The states [L, H] of the enhanced mask decoder, for one row."""
+    context = states(config, params, ids, types, positions, sequences)[0][-2]
+    *_, layer = layer_parameters(config, params)
+    table = norm(config, params["relative"]["table"], params["relative"]["layer_norm"])
+    x = context + params["mask_positions"][positions]
+    for _ in range(2):
+        read, _ = attention(config, x, layer, positions, sequences, 0, 0, table, context)
+        x = norm(config, x + read, layer["attention_norm"])
+        x = norm(config, x + feed_forward(config, x, layer), layer["output_norm"])
+    return x
 
 
 def states(config, params, ids, types, positions, sequences, vector=None):
@@ -127,13 +185,16 @@ def states(config, params, ids, types, positions, sequences, vector=None):
     the probabilities of attention of each layer. Those of a decoder also read a vector [H]."""
     x = embed(config, params, ids, types, positions)
     found, weights = [x], []
+    table = params["relative"]["table"] if "relative" in params else None
+    if config.relative_norm and table is not None:
+        table = norm(config, table, params["relative"]["layer_norm"])
     for i, layer in enumerate(layer_parameters(config, params)):
         is_global = i % config.global_every == 0
         window = 0 if is_global else config.local_window
         theta = config.rotary_theta if is_global else config.local_rotary_theta
 
         def attend(x, layer=layer, window=window, theta=theta):
-            out, probabilities = attention(config, x, layer, positions, sequences, window, theta)
+            out, probabilities = attention(config, x, layer, positions, sequences, window, theta, table)
             weights.append(probabilities)
             return out
 
@@ -148,6 +209,8 @@ def states(config, params, ids, types, positions, sequences, vector=None):
         else:
             x = x + attend(norm(config, x, layer["attention_norm"]) if "attention_norm" in layer else x)
             x = x + feed_forward(config, norm(config, x, layer["output_norm"]), layer)
+        if "convolution" in layer:
+            x = convolution(config, found[-1], x, layer["convolution"], sequences)
         found.append(x)
     if config.final_norm:
         found[-1] = norm(config, found[-1], params["final_norm"])

@@ -121,7 +121,14 @@ class PretrainingModel(Module):
         """
         word = tied_table.for_each_shard(self.encoder.embeddings.word, len(input_ids))
         hidden = self.encoder(
-            input_ids, token_type_ids, position_ids, sequence_ids, deterministic, word, vectors
+            input_ids,
+            token_type_ids,
+            position_ids,
+            sequence_ids,
+            deterministic,
+            word,
+            vectors,
+            for_masks=True,
         )
         masked = hidden if masked_positions is None else gather_positions(hidden, masked_positions)
         mlm_logits = self.mlm(masked, word, late_logits)
