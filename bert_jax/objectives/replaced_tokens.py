@@ -45,6 +45,8 @@ _TABLE = "encoder/embeddings/word_embeddings"
 def generator_config(config: EncoderConfig, hidden_size: int = 0, layers: int = 0) -> EncoderConfig:
     """Returns the architecture of the generator (section 3.2): narrower or fewer layers over equal tables.
 
+    With disentangled positions, which its embeddings lack, it has the mask decoder, as in DeBERTa v3.
+
     Args:
         config: architecture of the discriminator.
         hidden_size: width of the generator's layers, with I = 4 H and heads of 64, or the next larger size
@@ -56,6 +58,7 @@ def generator_config(config: EncoderConfig, hidden_size: int = 0, layers: int = 
     return config.replace(
         hidden_size=hidden_size,
         num_hidden_layers=layers or config.num_hidden_layers,
+        mask_decoder=config.position == "disentangled",
         num_attention_heads=heads,
         intermediate_size=4 * hidden_size,
         embedding_size=config.embedding_width,

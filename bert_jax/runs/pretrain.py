@@ -533,6 +533,12 @@ def make_objective(
                 "--config.model.model_type=electra"
             )
         small = generator_config(model, options.generator_hidden_size, options.generator_layers)
+        norms = {each.hidden_size for each in (model, small) if each.projection_placement == "before_norm"}
+        if options.sharing == "all" and len(norms) > 1:
+            raise UserError(
+                "replaced_tokens.sharing=all: the networks would share a norm of different widths; set "
+                f"--config.replaced_tokens.generator_hidden_size={model.hidden_size}, or sharing=gdes"
+            )
         generator = dataclasses.replace(masked_lm, config=small, next_sentence_head=False)
         objective = ReplacedTokens(model, generator, options.weight, options.sharing, family.replaced_tokens)
     elif config.causal_steps:

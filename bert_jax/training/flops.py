@@ -103,21 +103,28 @@ class RowFlops:
         def share(name: str, weights: str) -> float:
             return (1 + (_place(name, config) > lowest) + trains(weights)) / 3
 
+        predicts = "mlm" in boxed or isinstance(objective, MaskedLM | CausalLM | CausalThenMasked)
+        decoder = config.num_hidden_layers - 1 if config.mask_decoder and predicts else None
+
+        def uses(name: str) -> int:
+            # The mask decoder is the last layer, which is applied to two queries and one set of keys.
+            layer, parts = _place(name, config)[0], name.split("/")
+            return 2 if layer == decoder and "key" not in parts and "value" not in parts else 1
+
         counts = dict.fromkeys(("token", "prediction", "sequence"), 0.0)
         for name, shape in shapes.items():
             applied_to = _APPLIED_TO.get(name.split("/")[0])
             if applied_to and name.endswith(_FACTORS) and "/position_" not in name:
                 size = math.prod(shape) / (len(names[name]) if name in axes else 1)
-                counts[applied_to] += size * sum(share(each, each) for each in names[name])
-        predicts = "mlm" in boxed or isinstance(objective, MaskedLM | CausalLM | CausalThenMasked)
+                counts[applied_to] += size * sum(uses(each) * share(each, each) for each in names[name])
         if predicts and "decoder" not in boxed.get("mlm", {}):  # the transposed word embeddings
             size = config.embedding_width * config.vocab_size
             counts["prediction"] += size * share("mlm", "encoder/embeddings/word_embeddings")
-        layers = (
-            _place(f"encoder/layers/{layer}/scores", config) for layer in range(config.num_hidden_layers)
-        )
+        layers = [f"encoder/layers/{layer}/scores" for layer in range(config.num_hidden_layers)]
         # Both factors of these products are activations. A BiLSTM has no layers, and no attention in them.
-        scores = tuple(bool(numbers) * (1 + 2 * (layer > lowest)) / 3 for layer in layers)
+        scores = tuple(
+            bool(numbers) * uses(each) * (1 + 2 * (_place(each, config) > lowest)) / 3 for each in layers
+        )
         return cls(config, **counts, scores=scores)
 
     def __call__(self, length: int, predictions: int = 0, sequences: int = 1) -> float:

@@ -76,23 +76,24 @@ def distillation():
     return Distillation(student, teacher, {"logits": 5.0, "task": 2.0, "cosine": 1.0}, teacher_params=params)
 
 
-def replaced_tokens(layers=1, **options):
+def replaced_tokens(fields=(), layers=0, **options):
     """ELECTRA's networks, which share embeddings and have projections of their own."""
-    sizes = dict(num_hidden_layers=layers, hidden_dropout_prob=0.2, embedding_size=24, num_attention_heads=2)
-    config, plain = tiny_config(**sizes), tiny_task()
-    generator = generator_config(config, 16, layers=1)
+    sizes = dict(num_hidden_layers=1, hidden_dropout_prob=0.2, embedding_size=24, num_attention_heads=2)
+    config, plain = tiny_config(**sizes | dict(fields)), tiny_task()
+    generator = generator_config(config, 16, layers)
     masked = MaskedLM(generator, plain.vocabulary, plain.masking, next_sentence_head=False)
     return ReplacedTokens(config, masked, **options)
 
 
-def disentangled():
-    """A discriminator of two layers whose table is the generator's and a difference."""
-    return replaced_tokens(layers=2, sharing="gdes", head=ReplacedTokensHead(adds_first=True))
+def deberta():
+    """DeBERTa v3's, whose generator has other layers and the mask decoder."""
+    fields = dict(position="disentangled", projection_placement="before_norm", type_vocab_size=0)
+    return replaced_tokens(fields, layers=2, sharing="gdes", head=ReplacedTokensHead(adds_first=True))
 
 
 MAKE = {
     "replaced tokens": (replaced_tokens, lambda seed: packed_batch(rows=ROWS, seed=seed)),
-    "disentangled embeddings": (disentangled, lambda seed: packed_batch(rows=ROWS, seed=seed)),
+    "replaced tokens of DeBERTa": (deberta, lambda seed: packed_batch(rows=ROWS, seed=seed)),
     "distillation": (distillation, lambda seed: packed_batch(rows=ROWS, seed=seed)),
     "classification": (lambda: Classification(tiny_config(num_hidden_layers=1), 3), texts),
     "contrastive": (lambda: sentences("contrastive", symmetric=True, sizes=(8,)), triples),

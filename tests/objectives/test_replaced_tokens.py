@@ -26,8 +26,9 @@ TABLE = "encoder/embeddings/word_embeddings"
 DIFFERENCE = f"{TABLE}_difference"
 
 
-def make(hidden=16, embedding=24, rate=0.1, layers=0, **options):
+def make(hidden=16, embedding=24, rate=0.1, layers=0, fields=(), **options):
     config = tiny_config(
+        **dict(fields),
         embedding_size=embedding,
         num_attention_heads=2,
         hidden_dropout_prob=rate,
@@ -109,12 +110,14 @@ def test_gradients_of_the_tables_are_finite_differences():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("sharing", ["gdes", "none"])
-def test_the_generator_is_trained_as_by_masked_lm_alone(sharing):
-    """With Adam, decay and clipping, and a generator of fewer layers than the discriminator."""
+@pytest.mark.parametrize(
+    "sharing, layers, fields", [("gdes", 1, {}), ("none", 1, {}), ("gdes", 3, {"position": "disentangled"})]
+)
+def test_the_generator_is_trained_as_by_masked_lm_alone(sharing, layers, fields):
+    """With Adam, decay and clipping, and generators of fewer or more layers than the discriminator."""
     optimizer = PretrainOptimizerConfig(clip_norm=0.1, weight_decay=0.1, warmup_steps=0)
     mesh, ends = sharding.make_mesh(1, 1, 1, devices=jax.devices()[:1]), {}
-    both = make(rate=0.0, layers=1, sharing=sharing)
+    both = make(rate=0.0, layers=layers, fields=fields, sharing=sharing)
     starts = {both: sharding.unbox(jax.jit(both.init_model)(jax.random.key(1)))}
     starts[both.generator] = starts[both][GENERATOR]
     for objective, start in starts.items():
@@ -130,7 +133,9 @@ def test_the_generator_is_trained_as_by_masked_lm_alone(sharing):
     for name, x in together.items():
         np.testing.assert_allclose(x, alone[name], rtol=1e-5, atol=1e-7, err_msg=name)
         assert np.any(x != moved[name]), name
-    assert together["encoder/layers/stack/layer/query/kernel"].shape[0] == 1
+    assert ("encoder/mask_positions" in together) == bool(fields)
+    scan = "stack_0" if fields else "stack"  # the mask decoder has a scan for itself
+    assert together[f"encoder/layers/{scan}/layer/query/kernel"].shape[0] == (2 if fields else 1)
 
 
 def test_optimizers_know_the_layers_of_each_network():

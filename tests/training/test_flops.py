@@ -22,6 +22,17 @@ def test_flops_of_a_row(size, length, predictions, gigaflops):
     assert round(row_flops(length, predictions) / 1e9, 1) == gigaflops
 
 
+def test_the_mask_decoder_is_a_further_layer_without_keys_and_values():
+    fields = dict(position="disentangled", max_position_embeddings=64)
+    small, length = sizes.named("tiny", **fields), 64
+    with_decoder, without = (
+        flops.RowFlops.of(benchmark.make_masked_lm(config, length))(length)
+        for config in (small.replace(mask_decoder=True), small)
+    )
+    # In H^2: query, output of attention and the feed-forward block; then four products of L^2 H.
+    assert with_decoder - without == pytest.approx(6 * (length * 10 * 128**2 + 4 * 128 * length**2))
+
+
 @pytest.mark.parametrize(
     "fields, token, scores, sequence",
     [
