@@ -26,8 +26,9 @@ VECTOR = "vector"  # [N] in both
 TABLE = "table"  # [rows, H] in both
 DENSE = "dense"  # [inputs, outputs] in TensorFlow, transposed in Hugging Face
 HEAD = "head"  # transposed in both: google-research/bert multiplies these from the other side
+CONVOLUTION = "convolution"  # [width, inputs, outputs], reversed in Hugging Face
 
-_TRANSPOSED = {HUGGINGFACE: (DENSE, HEAD), TENSORFLOW: (HEAD,), GENERATOR: (HEAD,)}
+_TRANSPOSED = {HUGGINGFACE: (DENSE, HEAD, CONVOLUTION), TENSORFLOW: (HEAD,), GENERATOR: (HEAD,)}
 
 
 class Entry(NamedTuple):
@@ -91,6 +92,9 @@ dense = functools.partial(
 norm = functools.partial(
     _module, [("/scale", ".weight", "/gamma", VECTOR), ("/bias", ".bias", "/beta", VECTOR)]
 )
+convolution = functools.partial(
+    _module, [("/kernel", ".weight", "", CONVOLUTION), ("/bias", ".bias", "", VECTOR)]
+)
 # The last dense layer of a head.
 head = functools.partial(
     _module,
@@ -127,7 +131,7 @@ def _stored(array: np.ndarray, layout: str, kind: str, hidden_size: int) -> np.n
         return array.reshape(-1)
     if layout == TABLE:
         return array
-    if array.ndim == 3:  # the inputs or the outputs are split into heads
+    if array.ndim == 3 and layout != CONVOLUTION:  # the inputs or the outputs are split into heads
         array = array.reshape(hidden_size, -1)
     return np.ascontiguousarray(array.T) if layout in _TRANSPOSED[kind] else array
 
@@ -135,7 +139,7 @@ def _stored(array: np.ndarray, layout: str, kind: str, hidden_size: int) -> np.n
 def _stored_shape(shape: tuple[int, ...], layout: str, kind: str, hidden_size: int) -> tuple[int, ...]:
     if layout == VECTOR:
         return (math.prod(shape),)
-    if len(shape) == 3:
+    if len(shape) == 3 and layout != CONVOLUTION:
         shape = (hidden_size, math.prod(shape) // hidden_size)
     return shape[::-1] if layout in _TRANSPOSED[kind] else shape
 

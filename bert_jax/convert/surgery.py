@@ -92,7 +92,7 @@ def resize_positions(model: Model, positions: int) -> Model:
     A longer table of position embeddings repeats the table from its first row on (Beltagy et al. 2020,
     section 5): text that fitted before gives the same results, and longer text needs further training. A
     shorter one keeps the first rows. Rows before the first token's (RoBERTa's `position_offset`) stay as they
-    are. A model without such a table, as ModernBERT, keeps its parameters.
+    are. A model without such a table, as ModernBERT and DeBERTa, keeps its parameters.
     """
     if positions < 1:
         raise UserError(f"{positions} positions: expected 1 or more")
@@ -100,7 +100,10 @@ def resize_positions(model: Model, positions: int) -> Model:
     if POSITIONS in params:
         before, table = np.split(params[POSITIONS], [offset])
         params[POSITIONS] = np.concatenate([before, table[np.arange(positions) % len(table)]])
-    config = model.config.replace(max_position_embeddings=positions + offset)
+    changes = {"max_position_embeddings": positions + offset}
+    if model.config.position == "disentangled":
+        changes["max_relative_positions"] = model.config.longest_distance
+    config = model.config.replace(**changes)
     sentence = model.sentence
     if sentence and sentence.max_seq_length:
         # A limit that was the number of positions follows it; another one is kept as far as it can be.
@@ -119,7 +122,7 @@ def select_layers(model: Model, layers: Sequence[int]) -> Model:
 
     Raises:
         UserError: there is no such layer, the layers share their parameters, or the first layer of a model
-            whose first layer lacks a norm is not the first one of the chosen.
+            whose first layer lacks a norm or has a convolution is not the first one of the chosen.
     """
     depth = model.config.num_hidden_layers
     expected = ""
@@ -127,8 +130,8 @@ def select_layers(model: Model, layers: Sequence[int]) -> Model:
         expected = "a model whose layers do not share their parameters"
     elif not layers or not all(0 <= layer < depth for layer in layers):
         expected = f"numbers from 0 to {depth - 1}"
-    elif not model.config.first_attention_norm and (layers[0] or 0 in layers[1:]):
-        expected = "layer 0, which has no norm before its attention, first and only there, as in 0,3,6"
+    elif _first_differs(model.config) and (layers[0] or 0 in layers[1:]):
+        expected = "layer 0, whose parameters differ, first and only there, as in 0,3,6"
     if expected:
         raise UserError(f"layers {', '.join(map(str, layers))}: expected {expected}")
     config = model.config.replace(num_hidden_layers=len(layers), **_attention(model.config, layers))
@@ -147,6 +150,10 @@ def select_layers(model: Model, layers: Sequence[int]) -> Model:
     for stack, numbers in new.items():
         params[stack] = np.stack([by_layer[numbers.template.format(layers[i])] for i in numbers.numbers])
     return model.replace(params=params, config=config)
+
+
+def _first_differs(config: EncoderConfig) -> bool:
+    return not config.first_attention_norm or config.conv_kernel_size > 0
 
 
 def _attention(config: EncoderConfig, layers: Sequence[int]) -> dict[str, Any]:

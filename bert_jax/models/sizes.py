@@ -133,6 +133,32 @@ ALBERT: dict[str, dict[str, Any]] = {
     )
 }
 
+# The architecture of DeBERTa v2 (He et al. 2021) and v3 (He et al. 2023). The two models of v2 have a
+# convolution beside the first layer.
+DEBERTA_ARCHITECTURE: dict[str, Any] = {
+    "model_type": "deberta-v2",
+    "vocab_size": 128_100,
+    "type_vocab_size": 0,
+    "layer_norm_eps": 1e-7,
+    "position": "disentangled",
+    "position_buckets": 256,
+    "projection_placement": "before_norm",
+}
+_CONVOLUTION: dict[str, Any] = dict(conv_kernel_size=3, conv_act="gelu")
+
+DEBERTA: dict[str, dict[str, Any]] = {
+    name: DEBERTA_ARCHITECTURE | size
+    for name, size in {
+        "deberta-v2-xlarge": shape(24, 1536, **_CONVOLUTION),
+        "deberta-v2-xxlarge": shape(48, 1536, **_CONVOLUTION),
+        "deberta-v3-xsmall": shape(12, 384),
+        "deberta-v3-small": shape(6, 768),
+        "deberta-v3-base": shape(12, 768),
+        "deberta-v3-large": shape(24, 1024),
+        "mdeberta-v3-base": shape(12, 768, vocab_size=251_000),
+    }.items()
+}
+
 # Encoders that belong to no family of files; they are written as work directories only.
 OTHERS: dict[str, dict[str, Any]] = {
     # BERT with ALiBi and a gated feed-forward block (Portes et al. 2023).

@@ -48,6 +48,11 @@ MODERNBERT = SMALL | {
     "local_attention": 16,
     **dict.fromkeys((f"{name}_token_id" for name in ("pad", "cls", "sep", "bos", "eos")), 0),
 }
+DEBERTA = SMALL | {
+    "relative_attention": True, "position_biased_input": False, "pos_att_type": "p2c|c2p",
+    "position_buckets": 8, "share_att_key": True, "norm_rel_ebd": "layer_norm",
+}  # fmt: skip
+APART = {"share_att_key": False, "norm_rel_ebd": "none"}
 # {case: (class, fields)}; of ELECTRA also the fields of the generator.
 CASES = {
     "bert": ("BertForPreTraining", SMALL),
@@ -71,6 +76,21 @@ CASES = {
         "ModernBertForMaskedLM",
         MODERNBERT | {"num_hidden_layers": 4, "local_attention": 128},
     ),
+    "deberta": ("DebertaV2ForMaskedLM", DEBERTA | {"embedding_size": 48}),
+    "deberta, convolution": ("DebertaV2ForMaskedLM", DEBERTA | {"conv_kernel_size": 3, "conv_act": "gelu"}),
+    "deberta, no buckets": (
+        "DebertaV2ForMaskedLM",
+        DEBERTA | APART | {"position_buckets": -1, "max_relative_positions": 24, "embedding_size": 160},
+    ),
+    "deberta, c2p": (
+        "DebertaV2ForMaskedLM",
+        DEBERTA | APART | {"pos_att_type": ["c2p"], "max_relative_positions": 300},
+    ),
+    "deberta, p2c": (
+        "DebertaV2ForMaskedLM",
+        DEBERTA | {"pos_att_type": ["p2c"], "max_relative_positions": 20, "conv_kernel_size": 5},
+    ),
+    "deberta base": ("DebertaV2ForMaskedLM", DEBERTA | BASE | {"position_buckets": 256}),
 }
 LENGTHS = {"roberta, every position": 512, "modernbert, long rows": 300}  # of rows; otherwise 64
 TRAINED = [name for name in CASES if not name.endswith("base") and name not in LENGTHS]
@@ -157,6 +177,12 @@ def make(case, folder, spread=True):
     return (ElectraPeer if case.startswith("electra") else Peer)(folder, *CASES[case], spread)
 
 
+def without_gradient(config):
+    """The ends of the names of biases that are added to all keys of a query."""
+    ends = ("key.bias", "k_lin.bias", "pos_key_proj.bias")
+    return (*ends, "self.key_proj.bias") if config.position_attention == "c2p" else ends
+
+
 def gradient_there(peer, batch, noise):
     for one in peer.models.values():
         one.zero_grad()
@@ -200,8 +226,8 @@ def test_hidden_states_and_gradients(case, tmp_path, noise):
         norm = np.linalg.norm(grad)
         # Attention does not change with the bias of the keys: its gradient is 0, and what either library
         # finds is rounding. It is held against that of the queries.
-        if name.endswith(("key.bias", "k_lin.bias")):
-            query = name.replace("key", "query").replace("k_lin", "q_lin")
+        if name.endswith(without_gradient(peer.config)):
+            query = name.replace("pos_key", "query").replace("key", "query").replace("k_lin", "q_lin")
             assert max(norm, np.linalg.norm(ours[name])) <= 1e-3 * np.linalg.norm(expected[query])
             continue
         difference = np.linalg.norm(ours[name] - grad) / norm

@@ -17,6 +17,10 @@ QUIET = {"log": lambda line: None}
 SMALL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 48}
 DISTILBERT = {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 48}
 TOKENS = dict.fromkeys((f"{name}_token_id" for name in ("pad", "cls", "sep", "bos", "eos")), 0)
+DEBERTA = {
+    "relative_attention": True, "position_biased_input": False, "pos_att_type": ["p2c", "c2p"],
+    "position_buckets": 8, "conv_kernel_size": 3, "embedding_size": 24,
+}  # fmt: skip
 # {prefix of the classes: (fields, kind of tokenizer, its file)}
 FAMILIES = {
     "Bert": (SMALL, "wordpiece", "vocab.txt"),
@@ -25,6 +29,7 @@ FAMILIES = {
     "DistilBert": (DISTILBERT, "wordpiece", "vocab.txt"),
     "Albert": (SMALL | {"embedding_size": 24}, "albert", "spiece.model"),
     "Electra": (SMALL | {"embedding_size": 24}, "wordpiece", "vocab.txt"),
+    "DebertaV2": (SMALL | DEBERTA, "deberta", "spm.model"),
     "ModernBert": (SMALL | TOKENS | {"local_attention": 16}, "bpe", "tokenizer.json"),
 }
 SEQUENCE = "ForSequenceClassification"

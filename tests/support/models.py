@@ -27,7 +27,9 @@ def small_of(family):
     small |= dict(num_hidden_layers=3, max_position_embeddings=16)
     size = next(iter(family.sizes.values()), {})
     named = {name: value for name, value in size.items() if name not in small}
-    found = family.read_config({}).replace(**named | small)
+    if "position_buckets" in named:
+        named["position_buckets"] = 8
+    found = config.from_dict({"model_type": family.model_type, **family.fixed, **named, **small})
     return found.replace(embedding_size=6) if found.embedding_size else found
 
 

@@ -1,6 +1,6 @@
 """Makes tests/testdata/FAMILY: small random models of transformers, and what they compute.
 
-    python tests/testdata/make_families.py [albert distilbert electra modernbert roberta]
+    python tests/testdata/make_families.py [albert deberta-v2 distilbert electra modernbert roberta]
 
 Needs PyTorch and transformers (5.23 was used), and for RoBERTa the vocabulary of make_bpe.py. There is one
 folder per class, as `save_pretrained` writes it, with a vocabulary beside it, and outputs.npz with the inputs
@@ -57,6 +57,27 @@ def sentencepiece_model():
     return {"spiece.model": model.getvalue()}
 
 
+def deberta_model():
+    """A model as DeBERTa's, which does not contain [MASK]."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT),
+        model_writer=model,
+        vocab_size=34,
+        pad_id=0,
+        bos_id=1,
+        eos_id=2,
+        unk_id=3,
+        pad_piece="[PAD]",
+        bos_piece="[CLS]",
+        eos_piece="[SEP]",
+        unk_piece="[UNK]",
+        normalization_rule_name="identity",
+        minloglevel=2,
+    )
+    return {"spm.model": model.getvalue()}
+
+
 def sizes(vocabulary, layers, **fields):
     return {
         "vocab_size": vocabulary,
@@ -77,6 +98,30 @@ def albert(head):
         "token_classification": {"hidden_act": "gelu"},
     }
     return sizes(34, 2, embedding_size=8) | different.get(head, {})
+
+
+def deberta(head):
+    """Rows are longer than half of the buckets, and than the longest distance of some models."""
+    usual = {
+        "relative_attention": True,
+        "position_biased_input": False,
+        "type_vocab_size": 0,
+        "layer_norm_eps": 1e-7,
+        "pos_att_type": ["c2p", "p2c"],
+        "position_buckets": 8,
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+    }
+    different = {
+        "none": {"conv_kernel_size": 3, "conv_act": "gelu", "num_hidden_layers": 3},
+        "masked_lm": {"embedding_size": 8, "max_relative_positions": 6, "position_buckets": -1},
+        "sequence_classification": {"share_att_key": False, "norm_rel_ebd": "none"},
+        "token_classification": {"share_att_key": False, "pos_att_type": ["c2p"], "conv_kernel_size": 5},
+        "question_answering": {"share_att_key": False, "pos_att_type": ["p2c"], "max_relative_positions": 10},
+        "multiple_choice": {"max_relative_positions": 40, "embedding_size": 20, "hidden_act": "relu"},
+    }  # fmt: skip
+    # The table has more rows than the vocabulary.
+    return sizes(40, 2) | usual | different[head]
 
 
 def distilbert(head):
@@ -144,7 +189,9 @@ def rows(length, lengths, smallest, vocabulary, padding=0):
 def inputs(name):
     """{name of transformers' argument: int64 [3, L]}."""
     types = {}
-    if name == "albert":
+    if name == "deberta-v2":
+        ids, mask, _ = rows(16, (16, 9, 4), 4, 40)
+    elif name == "albert":
         ids, mask, _ = rows(14, (14, 9, 4), 2, 34)
         types = {"token_type_ids": np.int64(np.arange(14) >= np.array([[6], [4], [3]])) * mask}
     elif name == "modernbert":
@@ -163,6 +210,7 @@ def inputs(name):
 # {name: (prefix of the classes, heads, function of a head that returns fields, files of the vocabulary)}
 FAMILIES = {
     "albert": ("Albert", ("none", "pretraining", *USUAL[1:]), albert, sentencepiece_model),
+    "deberta-v2": ("DebertaV2", USUAL, deberta, deberta_model),
     "distilbert": ("DistilBert", USUAL, distilbert, lambda: WORDPIECE),
     "electra": ("Electra", ("none", "replaced_tokens", *USUAL[1:]), electra, lambda: WORDPIECE),
     "modernbert": ("ModernBert", USUAL, modernbert, lambda: WORDPIECE),

@@ -2,7 +2,7 @@
 
 To add a family, add a module with its `Family`, of about 100 lines, and an entry in `FAMILIES`:
 
-1. Configuration: `fields`, `fixed`, `constants`, `checked`, and `read_more` and `write_more` for
+1. Configuration: `fields`, `fixed`, `constants`, `checked`, `defaults`, and `read_more` and `write_more` for
    what they cannot say.
 2. Names: `table` has each parameter in each kind of file, mostly by `param_mapping.modules`. Parameters of
    layers are under `param_mapping.LAYERS`, and their names have `{layer}`, or `{group}` and `{member}` for
@@ -18,7 +18,7 @@ To add a family, add a module with its `Family`, of about 100 lines, and an entr
 import dataclasses
 
 from bert_jax import tokenization
-from bert_jax.convert.families import albert, bert, distilbert, electra, modernbert, roberta
+from bert_jax.convert.families import albert, bert, deberta, distilbert, electra, modernbert, roberta
 from bert_jax.convert.families.base import CLASSIFIER, Family
 from bert_jax.errors import UserError
 from bert_jax.io.wording import did_you_mean
@@ -36,6 +36,7 @@ FAMILIES: dict[str, Family] = {
         albert.FAMILY,
         electra.FAMILY,
         modernbert.FAMILY,
+        deberta.FAMILY,
     )
 }
 

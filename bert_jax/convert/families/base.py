@@ -30,7 +30,7 @@ START_FIELDS = ("initializer",)  # affect the start of training only
 CLASSIFIER = "classifier/bias"  # the parameter with one value per class
 
 # Other names in config.json of the activations that `EncoderConfig` has.
-_ACTIVATIONS: Mapping[str, str] = {
+ACTIVATIONS: Mapping[str, str] = {
     "swish": "silu",
     "gelu_python": "gelu",
     **dict.fromkeys(("gelu_fast", "gelu_accurate", "gelu_python_tanh"), "gelu_tanh"),
@@ -84,11 +84,14 @@ class Family:
         activations: {value of `hidden_act`: its name in config.json}, where they differ.
         constants: fields of config.json that have the same value in every supported model.
         checked: as `constants`, for fields that are not written because transformers has the same default.
+        defaults: what transformers takes for fields that config.json leaves out, for `constants`, `checked`
+            and `read_more`.
         fixed: fields of `EncoderConfig` that config.json does not have or may leave out, with their values.
         read_more: function of the fields of config.json that returns fields of `EncoderConfig`, for what
             `fields` cannot say, such as a field that corresponds to several.
         write_more: function of an `EncoderConfig` that returns fields of config.json.
         tied: (second name, first name) pairs of the same tensor in Hugging Face files.
+        renamed: {other beginning of a name in Hugging Face files: its beginning in `table`}.
         tokenizer: the kind of tokenizer, how rows are assembled, and the names of both in files.
         special_ids: {field of config.json: role of the special token whose id it is}, for the fields that
             have a default in transformers.
@@ -117,12 +120,14 @@ class Family:
     replaced_tokens: ReplacedTokensHead = REPLACED_TOKENS
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     checked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     read_more: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda fields: {}
     write_more: Callable[[EncoderConfig], Mapping[str, Any]] = lambda config: {}
     tensorflow: TensorFlowConfig | None = None
     sizes: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     others: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     low_rank_targets: tuple[str, ...] = ("query", "value")
 
     def required(self, head: str) -> list[str]:
@@ -165,12 +170,13 @@ class Family:
         Raises:
             UserError: a field that changes the computed function is not supported, or a value is invalid.
         """
+        fields = {**self.defaults, **fields}
         for name, expected in {**self.constants, **self.checked}.items():
             if fields.get(name, expected) != expected:
                 raise UserError(f"{name} is {fields[name]!r}; only {expected!r} can be read")
         known = {**self.fields, self.activation: "hidden_act"}
         found = {ours: fields[theirs] for theirs, ours in known.items() if theirs in fields}
-        fixed, activations = self.fixed, _ACTIVATIONS
+        fixed, activations = self.fixed, ACTIVATIONS
         if kind == TENSORFLOW and self.tensorflow:
             fixed, activations = self.tensorflow.fixed, self.tensorflow.activations
         if isinstance(act := found.get("hidden_act"), str):
@@ -266,8 +272,8 @@ class Family:
         if kind == HUGGINGFACE:
             patterns = [re.escape(self.base) + _BUFFERS, *(re.escape(second) for second, _ in self.tied)]
         else:
-            patterns = [_OPTIMIZER, *filter(None, [self.others.get(kind)])]
-        others = re.compile("|".join(patterns))
+            patterns = [_OPTIMIZER]
+        others = re.compile("|".join([*patterns, *filter(None, [self.others.get(kind)])]))
         return param_mapping.from_files(tensors, table, expected, kind, config, others)
 
     def _head_of(self, tensors: Mapping[str, Any], table: Sequence[Entry]) -> str | None:
@@ -298,6 +304,8 @@ class Family:
             name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
             if name.startswith(heads_of_names):
                 name = prefix + name
+            other = next((other for other in self.renamed if name.startswith(other)), "")
+            name = self.renamed.get(other, "") + name.removeprefix(other)
             if name in result:
                 raise UserError(f"{folder}: {name} is there twice, with and without its prefix")
             floating = np.issubdtype(tensor.dtype, np.floating) or tensor.dtype.name == "bfloat16"

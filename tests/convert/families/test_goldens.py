@@ -25,15 +25,17 @@ TESTDATA = pathlib.Path(__file__).parents[2] / "testdata"
 # The class of the tokenizer of each vocabulary, and whether it gives token types.
 TOKENIZERS = {
     "albert": ("AlbertTokenizer", True),
+    "deberta-v2": ("PreTrainedTokenizerFast", True),
     "distilbert": ("DistilBertTokenizer", False),
     "electra": ("ElectraTokenizer", True),
     "modernbert": ("BertTokenizer", False),  # of its vocabulary here
     "roberta": ("RobertaTokenizer", False),
 }
 CASES = [(name, head) for name in TOKENIZERS for head in FAMILIES[name].heads]
+OWN = ("modernbert", "deberta-v2")
 # Those whose layers differ from the others of their family in number, order, sharing or width.
 OTHER_LAYERS = [
-    *((name, head) for name, head in CASES if name == "modernbert" or head in ("none", "masked_lm")),
+    *((name, head) for name, head in CASES if name in OWN or head in ("none", "masked_lm")),
     *(("albert", head) for head in ("pretraining", "token_classification")),
     ("electra", "replaced_tokens"),
 ]
@@ -130,7 +132,7 @@ def test_a_folder_is_written_again_with_the_same_tensors(tmp_path, name, head):
     types = ["token_type_ids"] if has_types else []
     expected = ["input_ids", *types, "attention_mask"]
     assert settings.get("model_input_names", ["input_ids", "token_type_ids", "attention_mask"]) == expected
-    for file in ("spiece.model", "vocab.txt", "vocab.json", "merges.txt"):
+    for file in ("spiece.model", "spm.model", "vocab.txt", "vocab.json", "merges.txt"):
         assert (
             not (folder / file).exists()
             or (folder / file).read_bytes() == (tmp_path / "out" / file).read_bytes()

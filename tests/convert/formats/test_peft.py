@@ -125,7 +125,11 @@ def adapted(family, tmp_path, head="sequence_classification", of_base=""):
     return model.replace(params=adapter.merged(params), adapter=adapter)
 
 
-TARGETS = {"distilbert": ["q_lin", "v_lin"], "modernbert": ["Wqkv"]}
+TARGETS = {
+    "distilbert": ["q_lin", "v_lin"],
+    "modernbert": ["Wqkv"],
+    "deberta-v2": ["query_proj", "value_proj"],
+}
 
 
 @pytest.mark.parametrize("name", families.FAMILIES)
