@@ -239,6 +239,12 @@ class Architecture:
     output_adapter: int = _field(
         0, "width of one after the feed-forward block; 0: none", "shape", bounds=(0, 2**20)
     )
+    tie_word_embeddings: bool = _field(
+        True,
+        "the masked LM head multiplies by the word embeddings; false: by a matrix of its own, as NeoBERT's "
+        "always does",
+        "shape",
+    )
     initializer: str = _field(
         "truncated_normal",
         "`truncated_normal` at two standard deviations, `normal`, or `megatron`: truncated, with a standard "

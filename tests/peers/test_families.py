@@ -56,6 +56,7 @@ APART = {"share_att_key": False, "norm_rel_ebd": "none"}
 # {case: (class, fields)}; of ELECTRA also the fields of the generator.
 CASES = {
     "bert": ("BertForPreTraining", SMALL),
+    "bert, untied": ("BertForPreTraining", SMALL | {"tie_word_embeddings": False}),
     "bert base": ("BertForPreTraining", BASE),
     "roberta": ("RobertaForMaskedLM", SMALL | ROBERTA),
     "roberta, every position": ("RobertaForMaskedLM", SMALL | ROBERTA | {"max_position_embeddings": 514}),

@@ -16,6 +16,7 @@ To add a family, add a module with its `Family`, of about 100 lines, and an entr
 """
 
 import dataclasses
+import functools
 
 from bert_jax import tokenization
 from bert_jax.convert.families import albert, bert, deberta, distilbert, electra, modernbert, roberta
@@ -56,7 +57,13 @@ def of(config: EncoderConfig) -> Family:
 
     For an encoder of no family it is BERT, whose heads it has; such a model cannot be written.
     """
-    return (FAMILIES | _WITHOUT_FILES).get(config.model_type, bert.FAMILY)
+    return _family(config.model_type, config.tie_word_embeddings)
+
+
+@functools.cache
+def _family(model_type: str, is_tied: bool) -> Family:
+    family = (FAMILIES | _WITHOUT_FILES).get(model_type, bert.FAMILY)
+    return family if is_tied or not family.masked_lm.tied else family.untied()
 
 
 def check_known(config: EncoderConfig) -> None:

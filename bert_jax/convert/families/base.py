@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_jax.convert import param_mapping
 from bert_jax.convert.heads import HEADS
-from bert_jax.convert.param_mapping import HUGGINGFACE, TENSORFLOW, Entry, FileParams
+from bert_jax.convert.param_mapping import DENSE, HUGGINGFACE, TENSORFLOW, Entry, FileParams
 from bert_jax.errors import UserError
 from bert_jax.models import assembled
 from bert_jax.models.assembled import AssembledModel
@@ -90,7 +90,8 @@ class Family:
         read_more: function of the fields of config.json that returns fields of `EncoderConfig`, for what
             `fields` cannot say, such as a field that corresponds to several.
         write_more: function of an `EncoderConfig` that returns fields of config.json.
-        tied: (second name, first name) pairs of the same tensor in Hugging Face files.
+        tied: (second name, first name) pairs of the same tensor in Hugging Face files, first that of the
+            masked LM head's matrix.
         renamed: {other beginning of a name in Hugging Face files: its beginning in `table`}.
         tokenizer: the kind of tokenizer, how rows are assembled, and the names of both in files.
         special_ids: {field of config.json: role of the special token whose id it is}, for the fields that
@@ -129,6 +130,20 @@ class Family:
     others: Mapping[str, str] = dataclasses.field(default_factory=dict)
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     low_rank_targets: tuple[str, ...] = ("query", "value")
+
+    def untied(self) -> Family:
+        """Returns the family with masked LM heads that have a matrix of their own."""
+        (weight, _), *biases = self.tied
+        bias = next(one for one in self.table if one.ours == "mlm/bias")
+        kernel = Entry("mlm/decoder/kernel", {HUGGINGFACE: weight}, DENSE, bias.heads)
+        name = biases[0][0] if biases else bias.names[HUGGINGFACE]
+        own = bias._replace(ours="mlm/decoder/bias", names={HUGGINGFACE: name})
+        return dataclasses.replace(
+            self,
+            table=(*(one for one in self.table if one is not bias), kernel, own),
+            masked_lm=dataclasses.replace(self.masked_lm, tied=False),
+            tied=tuple((first, second) for second, first in biases),  # only the decoder's is used
+        )
 
     def required(self, head: str) -> list[str]:
         """Returns the parameter groups that every model with this head has."""
@@ -181,7 +196,8 @@ class Family:
             fixed, activations = self.tensorflow.fixed, self.tensorflow.activations
         if isinstance(act := found.get("hidden_act"), str):
             found["hidden_act"] = activations.get(act, act)
-        more = self.read_more(fields)
+        more = {"tie_word_embeddings": fields.get("tie_word_embeddings") is not False}
+        more |= self.read_more(fields)
         config = from_dict({"model_type": self.model_type, **fixed, **found, **more})
         if self.shares_layers and not config.layer_groups:
             raise UserError(
@@ -205,6 +221,7 @@ class Family:
         fields |= {"architectures": [self.class_name(head)], "model_type": self.model_type}
         fields[self.activation] = self.activations.get(config.hidden_act, config.hidden_act)
         fields |= {**self.constants, **self.write_more(config)}
+        fields |= {} if config.tie_word_embeddings else {"tie_word_embeddings": False}
         if lost := self.lost_field(config, fields, (*DROPOUT_FIELDS, *START_FIELDS), head):
             raise UserError(f"transformers' {self.name} has no {lost[0]}={lost[1]!r}, only {lost[2]!r}")
         return fields
@@ -315,7 +332,7 @@ class Family:
             if second in result and first not in result:
                 result[first] = result[second]
             elif second in result and not np.array_equal(result[second], result[first]):
-                untied.append(second)
+                untied += [second] * self.masked_lm.tied
         head = [*untied, *(one.names[HUGGINGFACE] for one in self.table if one.ours.startswith("mlm/"))]
         return {name: x for name, x in result.items() if not untied or name not in head}, untied
 

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from bert_jax import tokenization
 from bert_jax.checkpoint.leaves import check_finite
-from bert_jax.convert import sentences
+from bert_jax.convert import families, sentences
 from bert_jax.convert.families import CLASSIFIER, FAMILIES, Family
 from bert_jax.convert.formats import huggingface_export
 from bert_jax.convert.formats.base import Format
@@ -130,7 +130,8 @@ def _read_config(folder: str) -> tuple[bert_config.EncoderConfig, Family, dict[s
     if fields.get("quantization_config"):
         raise _quantized(f"{file}: it has a quantization_config")
     try:
-        return FAMILIES[kind].read_config(fields), FAMILIES[kind], fields
+        config = FAMILIES[kind].read_config(fields)
+        return config, families.of(config), fields
     except UserError as error:
         raise UserError(f"{file}: {error}") from error
 

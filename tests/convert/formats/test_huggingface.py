@@ -7,14 +7,17 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
+from flax.core import meta
 from safetensors.numpy import load_file, save_file
 
 from bert_jax import cli
 from bert_jax.checkpoint.leaves import nest
-from bert_jax.convert import families, loading
+from bert_jax.convert import loading
 from bert_jax.convert.families import bert
 from bert_jax.convert.formats import huggingface, huggingface_export
 from bert_jax.errors import UserError
+from bert_jax.models import config
+from bert_jax.runs import benchmark
 
 
 def edit(folder, change):
@@ -119,8 +122,21 @@ def test_what_is_not_whole_is_refused(export, name):
         huggingface.FORMAT.read(folder)
 
 
-def test_the_configuration_of_an_untied_modernbert_is_read():
-    assert families.FAMILIES["modernbert"].read_config({"tie_word_embeddings": False})
+def test_an_untied_decoder_that_the_configuration_names_is_read_and_trained_on(export, tmp_path):
+    folder, model = export("masked_lm")
+    decoder = np.random.default_rng(1).normal(size=(25, 12)).astype(np.float32)
+    _set("cls.predictions.decoder.weight", decoder)(folder)
+    _config(tie_word_embeddings=False)(folder)
+    assert cli.main(["fill-mask", f"--model={folder}", "the [MASK] sat"]) == 0
+    convert = ["convert", f"--input={folder}", "--to=bert_jax", f"--output={tmp_path}/out"]
+    assert cli.main(convert) == 0
+    for path in (folder, tmp_path / "out"):
+        fields, _ = loading.adopt_architecture(path, model.config.to_dict())
+        learned = benchmark.make_masked_lm(config.from_dict(fields), 8, next_sentence=False)
+        wanted = jax.eval_shape(lambda key, one=learned: meta.unbox(one.init(key)), jax.random.key(0))
+        params, _ = loading.load_params(str(path), wanted)
+        np.testing.assert_array_equal(params["mlm"]["decoder"]["kernel"], decoder.T)
+        np.testing.assert_array_equal(params["mlm"]["decoder"]["bias"], model.params["mlm/bias"])
 
 
 @pytest.mark.parametrize("head", ["masked_lm", "pretraining"])
