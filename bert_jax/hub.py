@@ -25,6 +25,9 @@ with epy.lazy_imports():
 # a tag or a commit.
 _NAME = re.compile(r"(?P<name>(?:\w[\w.-]*/)?\w[\w.-]*)(?:@(?P<revision>[\w./-]+))?")
 
+# The folder of a model in the hub's cache, or of one of its snapshots.
+_CACHED = re.compile(r"(?:^|/)models--(?P<name>[^/]+)(?:/snapshots/(?P<commit>\w+))?/*$")
+
 # Weights of other frameworks are not downloaded, and files that are programs or pickles are never read.
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 _OTHER_FILES = ["onnx/*", "openvino/*", "coreml/*", "checkpoint-*", "runs/*"]
@@ -42,19 +45,31 @@ def local_path(path: files.PathLike) -> files.PathLike:
     """Returns the folder of a model in the hub's cache, downloaded if needed; another path unchanged.
 
     Args:
-        path: a path, a URL, or a name on the hub.
+        path: a path, a URL, a name on the hub, or the folder of a model in the hub's cache.
 
     Raises:
         UserError: the hub has no such model, it has no safetensors, or the hub cannot be reached and the
-            cache lacks the model.
+            cache lacks the model; or a folder of the cache has no one snapshot.
     """
-    return _download(os.fspath(path)) if is_name(path) else path
+    if is_name(path):
+        return _download(os.fspath(path))
+    cached = _CACHED.search(os.fspath(path))
+    return path if cached is None or cached["commit"] else _snapshot(os.fspath(path))
+
+
+def _snapshot(folder: str) -> str:
+    snapshots, main = Path(folder, "snapshots"), Path(folder, "refs", "main")
+    commits = [main.read_text()] if main.exists() else sorted(path.name for path in snapshots.glob("*"))
+    if len(commits) != 1:
+        raise UserError(f"{folder}: {len(commits)} snapshots in it; give one of them, {snapshots}/COMMIT")
+    return str(snapshots / commits[0])
 
 
 def name_with_commit(path: files.PathLike) -> str:
     """Returns the name of a model and the commit that was downloaded, "org/name@COMMIT"; a path unchanged."""
     if not is_name(path):
-        return os.fspath(path)
+        cached = _CACHED.search(os.fspath(local_path(path)))
+        return f"{cached['name'].replace('--', '/')}@{cached['commit']}" if cached else os.fspath(path)
     return f"{os.fspath(path).partition('@')[0]}@{os.path.basename(_download(os.fspath(path)))}"
 
 

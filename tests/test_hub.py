@@ -64,6 +64,17 @@ def test_a_model_is_downloaded_once_without_weights_of_other_frameworks(server, 
     assert resolve(server, tmp_path, NAME, HF_HUB_OFFLINE="1") == [folder, named]
 
 
+def test_the_folder_of_a_model_in_the_cache(server, tmp_path):
+    folder, named = resolve(server, tmp_path, NAME)
+    cached = os.path.dirname(os.path.dirname(folder))
+    for path in (cached, f"{cached}/", folder):
+        assert resolve(server, tmp_path, path, HF_HUB_OFFLINE="1") == [folder, named]
+    os.remove(f"{cached}/refs/main")
+    assert resolve(server, tmp_path, cached) == [folder, named]
+    os.mkdir(f"{cached}/snapshots/0")
+    assert "2 snapshots" in resolve(server, tmp_path, cached)
+
+
 def test_a_download_that_was_cut_off_resumes(server, tmp_path):
     server.stop_after = 30
     assert NAME in resolve(server, tmp_path, NAME)

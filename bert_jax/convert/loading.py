@@ -40,8 +40,9 @@ def detect(path: files.PathLike) -> formats.Format:
 
 
 def local_path(path: files.PathLike) -> files.PathLike:
-    """Returns the folder of a model of the hub; another path unchanged, such as a TF1 prefix."""
-    return hub.local_path(path) if hub.is_name(path) and formats.find(path) is None else path
+    """Returns the folder of a model of the hub or its cache; another path unchanged, such as a TF1 prefix."""
+    is_path = isinstance(path, str | os.PathLike)
+    return hub.local_path(path) if is_path and formats.find(path) is None else path
 
 
 def load_architecture(path: files.PathLike) -> tuple[EncoderConfig, Tokenizer]:
