@@ -20,6 +20,7 @@ from bert_jax.io import files
 
 with epy.lazy_imports():
     import huggingface_hub
+    from huggingface_hub import utils as hub_utils
 
 # "org/name", or the name alone of the first models on the hub, such as "bert-base-uncased"; then a branch,
 # a tag or a commit.
@@ -73,6 +74,17 @@ def name_with_commit(path: files.PathLike) -> str:
     return f"{os.fspath(path).partition('@')[0]}@{os.path.basename(_download(os.fspath(path)))}"
 
 
+@functools.cache
+def _bar() -> type:
+    """Returns the hub's progress bar, shown after a second: not for files that the cache has."""
+
+    class Bar(hub_utils.tqdm):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **{"delay": 1, **options})
+
+    return Bar
+
+
 @functools.cache  # so that all parts of a model come from one commit
 def _download(path: str) -> str:
     matched = _NAME.fullmatch(path)
@@ -80,7 +92,7 @@ def _download(path: str) -> str:
     name, revision = matched["name"], matched["revision"]
     try:
         folder = huggingface_hub.snapshot_download(
-            name, revision=revision, allow_patterns=_FILES, ignore_patterns=_OTHER_FILES
+            name, revision=revision, allow_patterns=_FILES, ignore_patterns=_OTHER_FILES, tqdm_class=_bar()
         )
     except Exception as error:  # errors of huggingface_hub, of its HTTP library, or of the network
         raise _not_loaded(path, error) from error
@@ -273,7 +285,11 @@ def _patterns(shown: str, name: str, config: str, revision: str | None) -> dict[
 @functools.cache
 def _snapshot_folder(name: str, revision: str | None, patterns: tuple[str, ...]) -> str:
     return huggingface_hub.snapshot_download(
-        name, repo_type="dataset", revision=revision, allow_patterns=list(patterns)
+        name,
+        repo_type="dataset",
+        revision=revision,
+        allow_patterns=list(patterns),
+        tqdm_class=_bar(),
     )
 
 

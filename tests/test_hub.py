@@ -75,6 +75,12 @@ def test_the_folder_of_a_model_in_the_cache(server, tmp_path):
     assert "2 snapshots" in resolve(server, tmp_path, cached)
 
 
+def test_files_that_the_cache_has_show_no_progress_bar(capsys):
+    with hub._bar()(total=1, disable=False) as bar:
+        bar.update()
+    assert not capsys.readouterr().err
+
+
 def test_a_download_that_was_cut_off_resumes(server, tmp_path):
     server.stop_after = 30
     assert NAME in resolve(server, tmp_path, NAME)

@@ -8,6 +8,7 @@ names in a TF1 checkpoint are of google's scopes.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.convert.families import bert
@@ -15,7 +16,6 @@ from bert_jax.convert.families.base import Family, TensorFlowConfig
 from bert_jax.convert.param_mapping import LAYERS, dense, head, modules, vector
 from bert_jax.errors import UserError
 from bert_jax.models import sizes
-from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import Rate
 from bert_jax.tokenization.families import RECORDS
 
@@ -37,11 +37,12 @@ _FIELDS = {
 _DROPOUT = Rate(0.1, "classifier_dropout")  # in both programs, whatever the dropout of the encoder
 
 
-def _check_projection(config: EncoderConfig) -> dict[str, Any]:
-    if not config.projects_embeddings:
+def _check_projection(fields: Mapping[str, Any]) -> dict[str, Any]:
+    width, size = ((sizes.ALBERT_ARCHITECTURE | dict(fields))[x] for x in ("embedding_size", "hidden_size"))
+    if width == size and "model_type" in fields:  # the configuration of a TF1 checkpoint has none
         raise UserError(
-            f"transformers' ALBERT projects its embeddings, but embedding_size is hidden_size, "
-            f"{config.hidden_size}"
+            f"embedding_size is hidden_size, {size}: transformers' ALBERT then projects its embeddings, and "
+            "this one does not; expected a smaller embedding_size"
         )
     return {}
 
@@ -81,7 +82,7 @@ FAMILY = Family(
     fields={**_FIELDS, "layer_norm_eps": "layer_norm_eps", "classifier_dropout_prob": "classifier_dropout"},
     activation="hidden_act",
     constants={"inner_group_num": 1},
-    write_more=_check_projection,
+    read_more=_check_projection,
     activations={"gelu_tanh": "gelu_new"},
     checked={"position_embedding_type": "absolute"},
     fixed=sizes.ALBERT_ARCHITECTURE,

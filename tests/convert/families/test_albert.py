@@ -13,6 +13,7 @@ from bert_jax.convert import parity
 from bert_jax.convert.families import albert
 from bert_jax.convert.formats import huggingface_export, tensorflow1
 from bert_jax.convert.param_mapping import TENSORFLOW
+from bert_jax.errors import UserError
 from bert_jax.models import PretrainingModel, assembled, parameters
 
 FOLDER = pathlib.Path(__file__).parents[2] / "testdata" / "albert"
@@ -82,6 +83,14 @@ def small(**fields):
             **fields,
         }
     )
+
+
+def test_transformers_alone_projects_embeddings_of_the_width_of_the_layers():
+    config = small(embedding_size=12)  # as google's files have it
+    of_transformers = {"embedding_size": 12, "model_type": "albert"}
+    for call in (lambda: FAMILY.write_config(config, "none"), lambda: small(**of_transformers)):
+        with pytest.raises(UserError, match="embedding_size is hidden_size, 12"):
+            call()
 
 
 def random_model(config, head="pretraining"):
