@@ -96,7 +96,7 @@ def write_stablehlo(model: Model, path: str) -> None:
         raise UserError(
             f"{model.source}: {size / 1e9:.1f} GB of weights; StableHLO holds at most 2, try --to=onnx"
         )
-    constraints = ["sequence >= 2", f"sequence <= {model.config.max_seq_length}"]
+    constraints = ["sequence >= 2", f"sequence <= {model.config.max_seq_length}", "sequence^2 >= 2*sequence"]
     shape = export.symbolic_shape("batch, sequence", constraints=constraints)
     rows = [jax.ShapeDtypeStruct(shape, jnp.int32)] * len(INPUTS)
     with jax.default_matmul_precision("highest"):
