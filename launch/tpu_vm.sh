@@ -56,6 +56,7 @@ if [[ -z "$runtime_version" ]]; then
     v5litepod-*) runtime_version=v2-alpha-tpuv5-lite ;;
     v5p-*) runtime_version=v2-alpha-tpuv5 ;;
     v6e-*) runtime_version=v2-alpha-tpuv6e ;;
+    v5e-*) die "--accelerator_type=$accelerator_type: Cloud TPU calls it v5litepod-${accelerator_type#v5e-}" ;;
     *) die "no runtime version is known for $accelerator_type: name one with --runtime_version" ;;
   esac
 fi

@@ -305,13 +305,27 @@ def _gpu_plugin() -> str:
     return next(plugins, "")
 
 
+def _sides(name: str, count: str) -> tuple[str, str]:
+    """Returns the chip and the sides of an accelerator type of Google Cloud, such as v5litepod-16."""
+    name = {"v5litepod": "v5e"}.get(name, name)
+    if name not in CHIPS or not count.isdecimal():
+        return name, ""
+    # v4 and v5p count cores. A power of two of chips is as near to a cube as it can be, longer sides last.
+    chips, dimensions = int(count) // CHIPS[name].cores, CHIPS[name].dimensions
+    powers = [(chips.bit_length() - 1 + place) // dimensions for place in range(dimensions)]
+    sides = [2**power for power in powers] if chips != 4 else [2, 2, 1][:dimensions]
+    return name, "x".join(map(str, sides)) if math.prod(sides) == chips else ""
+
+
 def parse_topology(text: str, slices: int = 1) -> Slices | Hosts:
-    """Returns the slices or hosts that a text such as `v5e:16x16` or `h100:8` names.
+    """Returns the slices or hosts that a text such as `v5e:16x16`, `v5litepod-16` or `h100:8` names.
 
     Raises:
         UserError: the text is invalid; the message lists what is available.
     """
-    name, _, sides = text.partition(":")
+    name, colon, sides = text.partition(":")
+    if not colon:
+        name, sides = _sides(*text.split("-")) if text.count("-") == 1 else (name, "")
     chip, gpu = CHIPS.get(name), GPUS.get(name)
     if gpu is not None and slices == 1:
         number = int(sides) if re.fullmatch(r"[1-9]\d{0,4}", sides) else 0
@@ -328,7 +342,8 @@ def parse_topology(text: str, slices: int = 1) -> Slices | Hosts:
     ):
         raise UserError(
             f"--topology={text}: expected a TPU and the sides of a slice in chips, the first two even, such "
-            f"as v4:8x8x8, v5e:4x4, v5p:4x4x4, v6e:16x16 or v5e:1x1; or, without --slices, one of "
+            f"as v4:8x8x8, v5e:4x4, v5p:4x4x4, v6e:16x16 or v5e:1x1, or an accelerator type such as "
+            f"v5litepod-16; or, without --slices, one of "
             f"{', '.join(GPUS)} and a number, up to {_GPUS_PER_HOST} or a multiple of it, such as h100:8"
         )
     if slices < 1:

@@ -22,9 +22,20 @@ def test_topologies(text, slices, chips):
 
 
 @pytest.mark.parametrize(
+    "text, shape",
+    [("v5litepod-1", "v5e:1x1"), ("v5e-4", "v5e:2x2"), ("v5litepod-8", "v5e:2x4"), ("v6e-256", "v6e:16x16"),
+     ("v5litepod-128", "v5e:8x16"), ("v4-8", "v4:2x2x1"), ("v4-16", "v4:2x2x2"), ("v5p-64", "v5p:2x4x4"),
+     ("v5p-256", "v5p:4x4x8"), ("v4-4096", "v4:8x16x16")],
+)  # fmt: skip
+def test_accelerator_types_have_the_shapes_of_clouds_tables(text, shape):
+    assert parse_topology(text).text == shape
+
+
+@pytest.mark.parametrize(
     "text, slices",
     [("v9:2x2", 1), ("v5e", 1), ("v4:4x4", 1), ("v5e:3x4", 1), ("v4:1x1x1", 1), ("v5e:0x4", 1),
-     ("v5e:32x16", 1), ("v5e:4x4", 0), ("h100", 1), ("h100:0", 1), ("h100:12", 1), ("h100:8", 2)],
+     ("v5e:32x16", 1), ("v5e:4x4", 0), ("h100", 1), ("h100:0", 1), ("h100:12", 1), ("h100:8", 2),
+     ("v5e-3", 1), ("v5e-512", 1), ("v5e-", 1), ("h100-8", 1), ("v4-4", 1), ("a-b-c", 1), ("v5e-0", 1)],
 )  # fmt: skip
 def test_mistakes(text, slices):
     with pytest.raises(UserError, match=r"--topology|--slices"):
