@@ -379,7 +379,10 @@ def adopt_architecture(
 
 
 def _resolve(config: PretrainConfig, data: Records, workdir: os.PathLike | str, log) -> PretrainConfig:
-    """Returns the configuration with the size of the vocabulary, the predictions and the dtype filled in."""
+    """Returns the configuration with the size of the vocabulary, the predictions and the dtype filled in.
+
+    A warm-up that is no shorter than the run becomes a tenth of it.
+    """
     model, tokenizer, length = config.model, data.tokenizer, data.train.max_seq_length
     positions = model.max_position_embeddings - model.position_offset
     if length > positions:
@@ -404,8 +407,14 @@ def _resolve(config: PretrainConfig, data: Records, workdir: os.PathLike | str, 
                 )
     most = static or config.masking.options(length).max_predictions
     dtype = run_directory.resolve_dtype(model.dtype, workdir, platform.target(), log)
+    optimizer, steps = config.optimizer, config.optimizer.decay_steps or config.steps
+    if optimizer.warmup_steps >= steps > 0:
+        longer = f"optimizer.warmup_steps={optimizer.warmup_steps} is for a longer run"
+        log(f"warm-up: {steps // 10} of {steps} steps; {longer}")
+        optimizer = dataclasses.replace(optimizer, warmup_steps=steps // 10)
     return dataclasses.replace(
         config,
+        optimizer=optimizer,
         model=model.replace(vocab_size=vocab_size, dtype=dtype),
         masking=dataclasses.replace(config.masking, max_predictions=most),
     )

@@ -26,6 +26,15 @@ def test_what_is_in_the_work_directory(trained, records):
 
 
 @pytest.mark.long
+def test_a_warm_up_that_is_longer_than_the_run_is_a_tenth_of_it(pretrain, tmp_path):
+    fields = {"steps": 10, "optimizer.warmup_steps": 1000}
+    code, output, _ = pretrain(**fields)
+    assert code == 0 and "warm-up: 1 of 10 steps" in output
+    assert run_directory.read_run(tmp_path / "run")["config"]["optimizer"]["warmup_steps"] == 1
+    assert pretrain(**fields)[0] == 0  # resumes
+
+
+@pytest.mark.long
 def test_init_from_starts_with_its_weights(pretrain, trained, tmp_path):
     code, output, _ = pretrain(init_from=trained, steps=6)
     assert code == 0 and f"started from the weights of {trained}" in output
