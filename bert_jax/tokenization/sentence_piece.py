@@ -114,7 +114,7 @@ class SentencePieceTokenizer(Tokenizer):
             self.is_continuation = np.append(self.is_continuation, False)
         if self.normalizer == "deberta":
             self.keeps_case = "has the text of DeBERTa, which is only normalized by the model"
-            self.released_name = "spm.model"
+            self.released_name, self.mask_strips = "spm.model", (False, False)
             self._rust = rust_unigram(data, False) if COMPOSED.encode() in data else None
         found = find_special_tokens(ids, _PIECE_NAMES, self.path)
         self.special_ids = {role: ids[token] for role, token in found.items()}
