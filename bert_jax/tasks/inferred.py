@@ -141,7 +141,7 @@ def _one_of(source: str, what: str, flag: str, found: Sequence[Any], names: Sequ
     if len(found) != 1:
         known = ", ".join(map(repr, names[:20]))
         several = "several columns may be" if found else "no column has a usual name of"
-        raise UserError(f"{source}: {several} the {what}; give {flag}; the columns are {known}")
+        raise UserError(f"{source}: {several} the {what}; give {flag}; the columns are {known}{table.header_hint(names)}")
     return found[0]
 
 

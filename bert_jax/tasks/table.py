@@ -462,9 +462,18 @@ def places(path: str, wanted: Mapping[str, Sequence[str]], names: Sequence[str])
             if len(found) != 1:
                 known = ", ".join(repr(name[:40]) for name in names[:20])
                 what = f"{len(found) or 'no'} columns {column!r} for {field}"
-                raise UserError(f"{path}: {what}; its columns are {known}")
+                raise UserError(f"{path}: {what}; its columns are {known}{header_hint(names)}")
             result[column] = found[0]
     return result
+
+
+def header_hint(names: Sequence[str]) -> str:
+    """Returns the end of a message that lists columns, if they seem to be a row, or not to be separated."""
+    if len(names) == 1 and "\t" in names[0]:
+        return "; tabs separate the columns of files that end in .tsv"
+    if any(" " in name.strip() or name.strip().isdecimal() for name in names):
+        return "; of a file without a header, give --config.data.header=false and columns by number from 0"
+    return ""
 
 
 def _split(path: str, delimiter: str, quotes: bool, may_be_text: bool) -> Iterator[tuple[int, list[str]]]:

@@ -97,6 +97,9 @@ def test_the_task_and_the_columns_of_a_file(tmp_path, name, content, options, co
         ("text,review,label", {}, "--text=COLUMN.*'text', 'review', 'label'"),
         ("words_of_it,label", {}, "--text=COLUMN"),
         ("text,stars,score", {}, "--label=COLUMN"),
+        ("the cat,1", {}, r"header=false"),
+        ("text\tlabel", {}, r"\.tsv"),
+        ("the cat,1", {"texts": ["text"]}, r"header=false"),
         ("text,label", {"label": "color"}, "'color' for label; its columns are 'text', 'label'"),
     ],
 )
