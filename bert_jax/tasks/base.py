@@ -349,9 +349,10 @@ class TableTask(FinetuneTask):
     def read_labeled(self, path: str, columns: Columns) -> Examples:
         """Returns the rows of a table with these columns."""
         self.require("label", columns=columns)
-        return self.read_columns(
+        examples = self.read_columns(
             path, columns, self.parse_any_label, label_may_be_empty=self.label_may_be_empty
         )
+        return _note_empty(examples, "used")
 
     def read_columns(self, path: str, columns: Columns, parse_label: Any = None, **options: Any) -> Examples:
         """Returns the rows of a table in the format and quoting of the run; see `table.read_examples`."""
@@ -375,12 +376,7 @@ class TableTask(FinetuneTask):
             format = table.LINES if is_plain else format
         quotes = known.quotes or not columns.keys().isdisjoint(("text_a", "text_b"))
         known = dataclasses.replace(known, **{"language": ""} | columns, quotes=quotes)
-        examples = self.read_columns(path, known, file_format=format)
-        empty = sum(not text.strip() for text in examples.texts_a)
-        if empty and not (known.text_b or known.choices):
-            texts = counted(empty, "empty text is", "empty texts are")
-            examples.notes.append(f"{texts} predicted all the same")
-        return examples
+        return _note_empty(self.read_columns(path, known, file_format=format), "predicted")
 
     @property
     def unlabeled_columns(self) -> Columns:
@@ -409,3 +405,12 @@ class TableTask(FinetuneTask):
     def line_names(self) -> dict[str, str]:
         """Returns the columns of the training file."""
         return {field: getattr(self.unlabeled_columns, field) for field in LINE_FIELDS}
+
+
+def _note_empty(examples: Examples, use: str) -> Examples:
+    """Returns the examples, with a note if single texts are empty."""
+    empty = sum(not text.strip() for text in examples.texts_a)
+    if empty and not (examples.texts_b or examples.choices):
+        texts = counted(empty, "empty text is", "empty texts are")
+        examples.notes.append(f"{texts} {use} all the same")
+    return examples

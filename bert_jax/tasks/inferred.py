@@ -139,9 +139,9 @@ def _rows(paths: Sequence[str], columns: Sequence[str] = ()) -> Iterator[Mapping
 
 def _one_of(source: str, what: str, flag: str, found: Sequence[Any], names: Sequence[str]) -> Any:
     if len(found) != 1:
-        known = ", ".join(map(repr, names[:20]))
+        known = ", ".join(map(repr, names[:20])) + table.header_hint(names)
         several = "several columns may be" if found else "no column has a usual name of"
-        raise UserError(f"{source}: {several} the {what}; give {flag}; the columns are {known}{table.header_hint(names)}")
+        raise UserError(f"{source}: {several} the {what}; give {flag}; the columns are {known}")
     return found[0]
 
 

@@ -212,6 +212,8 @@ def test_every_line_of_a_txt_file_is_a_text(vocabulary, tmp_path):
     assert examples.texts_a == ["a red cat", "", '"one\ttwo, three', "the last"]
     assert examples.ids == ["0", "1", "2", "3"]
     assert examples.notes == ["1 empty text is predicted all the same"]
+    labeled = write(tmp_path / "texts.csv", 'text,label\na,dog\n" ",one\n')
+    assert any("1 empty text" in note for note in task.read(labeled).notes)
     write(tmp_path / "texts.txt", "text\nred\n")  # a run on such a table, which was called .txt too
     options = dict(label="label", text_a="text", format="tsv")
     task = fine_tuned.make_task(vocabulary, "classification", ("dog", "one"), **options)
