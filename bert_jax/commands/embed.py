@@ -1,7 +1,8 @@
-"""Turn a file of texts into a file of vectors: one vector per text, or one per token.
+r"""Turn a file of texts into a file of vectors: one vector per text, or one per token.
 
     bert-jax embed --model=runs/mini --input=texts.txt --output=vectors.npy
-    bert-jax embed --model=all-MiniLM-L6-v2 --input=texts.txt --output=vectors.npy --normalize
+    bert-jax embed --model=sentence-transformers/all-MiniLM-L6-v2 --input=texts.txt \
+        --output=vectors.npy --normalize
     bert-jax embed --model=runs/mini --input=reviews.csv --text_a=review --output=vectors.npy
     bert-jax embed --model=runs/mini --input=texts.txt --output=x.jsonl --pooling=none --layers=-2,-1
 

@@ -1,4 +1,4 @@
-"""Score a fine-tuned model on a labeled file, or any model on records, on minimal pairs or by its vectors.
+r"""Score a fine-tuned model on a labeled file, or any model on records, on minimal pairs or by its vectors.
 
     bert-jax evaluate --workdir=runs/mrpc
     bert-jax evaluate --workdir=runs/reviews --input=test.csv --output=predictions.tsv
@@ -6,8 +6,9 @@
     bert-jax evaluate --model=org/name --input=test.csv --text_a=review --label=stars
     bert-jax evaluate --model=runs/mini --records=records
     bert-jax evaluate --model=runs/mini --minimal_pairs --output=scores.jsonl
-    bert-jax evaluate --model=all-MiniLM-L6-v2 --similarity=glue/STS-B/dev.tsv
-    bert-jax evaluate --model=all-MiniLM-L6-v2 --retrieval=beir/scifact --rerank=runs/reranker
+    bert-jax evaluate --model=sentence-transformers/all-MiniLM-L6-v2 --similarity=glue/STS-B/dev.tsv
+    bert-jax evaluate --model=sentence-transformers/all-MiniLM-L6-v2 --retrieval=beir/scifact \
+        --rerank=runs/reranker
 
 A fine-tuned model gets the metrics of its task. A pre-trained one gets the losses and accuracies of masked LM
 and of next sentences on the split `eval`, with masks that do not depend on the run that trained it; a causal

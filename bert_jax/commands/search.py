@@ -1,6 +1,7 @@
 r"""Search a corpus of texts by meaning, or find hard negatives for the training of sentence embeddings.
 
-    bert-jax search --model=all-MiniLM-L6-v2 --corpus=docs.txt --index=docs --query='How do I start?'
+    bert-jax search --model=sentence-transformers/all-MiniLM-L6-v2 --corpus=docs.txt --index=docs \
+        --query='How do I start?'
     bert-jax search --index=docs --queries=queries.txt --json --top=100
     bert-jax search --index=docs --rerank=runs/reranker
     cat queries.txt | bert-jax search --index=docs

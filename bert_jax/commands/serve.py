@@ -1,6 +1,6 @@
 """Answer HTTP requests with a model: vectors, words for masks, and predictions.
 
-    bert-jax serve --model=all-MiniLM-L6-v2
+    bert-jax serve --model=sentence-transformers/all-MiniLM-L6-v2
     bert-jax serve --model=runs/mini --workdir=runs/reviews --port=8080
 
     curl localhost:8000/embed -d '{"texts": ["one text", "another"]}'

@@ -25,7 +25,7 @@ with epy.lazy_imports():
     from bert_jax.training import throughput
     from bert_jax.workdir import run_directory
 
-MODEL = "a work directory or step of bert-jax, a Hugging Face folder, or a TF1 prefix"
+MODEL = "a work directory or step of bert-jax, a Hugging Face folder, a name on its hub, or a TF1 prefix"
 FINETUNED = "a Hugging Face or PEFT folder, or a name on the hub, with a fine-tuned head"
 
 _STALL_SECONDS = 900.0  # of runs with several processes; a single one may be suspended for any time

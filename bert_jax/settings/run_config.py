@@ -311,10 +311,11 @@ class RunConfig(Part):
     init_from: str = option(
         "",
         "checkpoint whose weights and architecture the run starts with: a work directory or one of its "
-        "`checkpoints/STEP`, a Hugging Face folder, or a TF1 prefix. The dropout rates, and the fields of "
-        "`model.*` that say how the model is computed (`dtype`, `attention`, `remat`, "
-        "`scan_unroll`), are those of the config. So is any other field of `model.*` that is set on the "
-        "command line, and in fine-tuning one that the config file sets to another value than the default. "
+        "`checkpoints/STEP`, a Hugging Face folder, a name on its hub, or a TF1 prefix. The dropout "
+        "rates, and the fields of `model.*` that say how the model is computed (`dtype`, `attention`, "
+        "`remat`, `scan_unroll`), are those of the config. So is any other field of `model.*` that is set "
+        "on the command line, and in fine-tuning one that the config file sets to another value than the "
+        "default. "
         "A size that is set and differs from the checkpoint's is an error",
     )
     init_ignore: str = option(
