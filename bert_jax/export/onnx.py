@@ -131,12 +131,8 @@ class ModelGraph:
     def __init__(self, model: Model):
         self._model, self._config = model, model.config
         config = model.config
-        known = ("learned", "rotary", "alibi", "none", "after_norm")
-        for name in (
-            *("attention_adapter", "output_adapter", "causal"),
-            *("position", "projection_placement", "conv_kernel_size"),
-        ):
-            if (value := getattr(config, name)) and value not in known:
+        for name in ("attention_adapter", "output_adapter", "causal", "position"):
+            if (value := getattr(config, name)) and value not in ("learned", "rotary", "alibi", "none"):
                 raise UserError(f"{model.source}: {name}={value} has no ONNX export; try --to=stablehlo")
         self.graph = Graph(model.family.name)
         self._ids = self.graph.input("input_ids", (BATCH, LENGTH))

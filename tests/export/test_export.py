@@ -62,7 +62,10 @@ def test_every_variant_of_the_encoder(name, tmp_path):
     compare(build(tmp_path, **VARIANTS[name]), tmp_path)
 
 
-@pytest.mark.parametrize("fields", [{"causal": True}, {"position": "sinusoid"}, {"output_adapter": 3}])
+@pytest.mark.parametrize(
+    "fields",
+    [{"causal": True}, {"position": "sinusoid"}, {"position": "disentangled"}, {"output_adapter": 3}],
+)
 def test_what_has_no_export_is_an_error(fields, tmp_path):
     with pytest.raises(UserError, match=f"{next(iter(fields))}=.*has no ONNX export"):
         onnx_export.ModelGraph(build(tmp_path, **fields))

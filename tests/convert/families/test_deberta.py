@@ -13,7 +13,6 @@ from bert_jax import convert
 from bert_jax.convert import surgery
 from bert_jax.convert.families import deberta
 from bert_jax.errors import UserError
-from bert_jax.export import onnx
 from bert_jax.models import assembled
 
 TESTDATA = pathlib.Path(__file__).parents[2] / "testdata" / "deberta-v2"
@@ -121,10 +120,3 @@ def test_more_positions_leave_every_distance_its_row(buckets):
     assert (longer.config.max_seq_length, longer.config.longest_distance) == (40, 16)
     shapes = assembled.shapes(longer.config, ("encoder",))
     assert shapes == {name: x.shape for name, x in longer.params.items()}
-
-
-def test_there_is_no_onnx_export():
-    for fields in ({}, {"position": "learned"}, {"position": "learned", "conv_kernel_size": 0}):
-        free = {"position_buckets": 0} if fields else {}
-        with pytest.raises(UserError, match=r"position|conv_kernel_size|projection_placement"):
-            onnx.ModelGraph(random_model(**fields, **free))
