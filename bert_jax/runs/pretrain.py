@@ -539,7 +539,7 @@ def make_objective(
         if "replaced_tokens" not in family.heads:
             raise UserError(
                 f"objective=replaced_tokens: a {family.name} has no such head; set "
-                "--config.model.model_type=electra"
+                "--config.model.model_type=electra or deberta-v2"
             )
         small = generator_config(model, options.generator_hidden_size, options.generator_layers)
         norms = {each.hidden_size for each in (model, small) if each.projection_placement == "before_norm"}

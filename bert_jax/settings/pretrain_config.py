@@ -164,7 +164,7 @@ class ReplacedTokensConfig(Part):
         "all",
         "embeddings that both networks read: `all`, tables and norm, as in ELECTRA; `gdes`, the word "
         "embeddings of the generator, whose gradient is masked LM's alone, plus a difference that the "
-        "discriminator learns, as in DeBERTa v3; `none`",
+        "discriminator learns ([DeBERTa v3](families/deberta.md)); `none`",
         choices=("all", "gdes", "none"),
     )
     weight: float = amount(50.0, "factor of the discriminator's loss; the generator's is 1")
@@ -220,7 +220,7 @@ class PretrainConfig(RunConfig):
         "masked_lm",
         "what is learned: `masked_lm`, BERT's; `causal_lm`, the next token at every position "
         "([causal.md](causal.md)); or `replaced_tokens`, [ELECTRA's](families/electra.md) "
-        "and DeBERTa v3's",
+        "and [DeBERTa v3's](families/deberta.md)",
     )
     causal_steps: int = option(
         0,

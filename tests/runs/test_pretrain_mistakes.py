@@ -68,3 +68,9 @@ def test_another_vocabulary_than_that_of_the_weights(pretrain, trained, tmp_path
     data = processes.write_records(tmp_path / "records", words=96)
     error = error_of(pretrain(data=data, **{field: trained}))
     assert f"{field}={trained} was trained with another vocabulary" in error
+
+
+def test_networks_cannot_share_a_norm_of_two_widths(pretrain):
+    fields = {"model_type": "electra", "position": "disentangled", "projection_placement": "before_norm"}
+    model = {f"model.{name}": value for name, value in fields.items()} | {"model.embedding_size": 24}
+    assert "replaced_tokens.sharing=all" in error_of(pretrain(objective="replaced_tokens", **model))

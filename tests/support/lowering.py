@@ -57,6 +57,7 @@ ARGUMENTS = {
     "pretrain/large_lamb": ("phase1", "phase2"),
     "finetune/albert": ("mrpc",),
     "finetune/bilstm": ("mrpc,attention",),
+    "finetune/deberta": ("mrpc",),
     "finetune/distilbert": ("mrpc",),
     "finetune/electra": ("mrpc",),
     "finetune/glue": ("stsb", "mnli"),
@@ -288,6 +289,7 @@ def pretraining_programs(name):
     config = load(given)
     config.update_from_flattened_dict(fields)
     config.model.update(SMALL)
+    config.model.position_buckets = min(config.model.position_buckets, LENGTH // 4)
     pretraining = pretrain_config.pretraining(config)
     rows = _abstract(benchmark.synthetic_batch("packed", 2 * BATCH, LENGTH, 100))
 

@@ -33,6 +33,7 @@ from bert_jax.models.heads.structures import (
     SPANS,
     TOKENS,
     ClassificationHead,
+    ReplacedTokensHead,
 )
 from bert_jax.tokenization.families import RECORDS
 
@@ -136,12 +137,18 @@ FAMILY = Family(
         *modules((f"{LAYERS}/convolution", "deberta.encoder.conv"), {"layer_norm": "LayerNorm"}),
         *modules(("mlm", "cls.predictions.transform"), bert.TRANSFORM),
         *vector("mlm/bias", "cls.predictions.bias"),
+        *modules(
+            ("discriminator", "mask_predictions"),
+            {"norm": "LayerNorm", "dense": "dense", "out": "classifer"},  # as Microsoft's files spell it
+            heads=("replaced_tokens",),
+        ),
         *dense("head/dense", "pooler.dense"),
         *head("classifier", "classifier"),
         *head("qa", "qa_outputs"),
     ),
     heads={
         "none": ("encoder",),
+        "replaced_tokens": ("encoder", "discriminator"),
         "masked_lm": ("encoder", "mlm"),
         "sequence_classification": ("encoder", "head", "classifier"),
         "token_classification": ("encoder", "classifier"),
@@ -154,6 +161,7 @@ FAMILY = Family(
         "multiple_choice": _SEQUENCE,
         "question_answering": SPANS,
     },
+    replaced_tokens=ReplacedTokensHead(adds_first=True),
     fields={
         **{name: name for name in (*bert.FIELDS, "embedding_size", "layer_norm_eps")},
         "cls_dropout": "classifier_dropout",

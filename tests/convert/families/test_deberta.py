@@ -48,6 +48,23 @@ def test_both_forms_of_masked_lm_are_the_same_model(tmp_path):
     assert all(np.array_equal(one.params[name], other.params[name]) for name in one.params)
 
 
+def test_a_file_of_a_discriminator_that_names_no_class(tmp_path):
+    folder, rng = microsofts(tmp_path / "it"), np.random.default_rng(0)
+    tensors = load_file(folder / "model.safetensors")
+    size = len(tensors["mask_predictions.dense.weight"])
+    for name, shape in (("dense", (size, size)), ("LayerNorm", (size,)), ("classifer", (1, size))):
+        tensors[f"mask_predictions.{name}.weight"] = rng.normal(size=shape).astype(np.float32)
+        tensors[f"mask_predictions.{name}.bias"] = rng.normal(size=shape[:1]).astype(np.float32)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    fields = json.loads((folder / "config.json").read_text())
+    del fields["architectures"]
+    (folder / "config.json").write_text(json.dumps(fields))
+    model = convert.load(folder, **QUIET)
+    assert (model.head, model.groups) == ("replaced_tokens", ("encoder", "discriminator"))
+    out = tensors["mask_predictions.classifer.weight"]
+    assert np.array_equal(model.params["discriminator/out/kernel"], out.T)
+
+
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
