@@ -18,7 +18,7 @@ from jax.experimental import multihost_utils
 
 from bert_jax.errors import UserError
 from bert_jax.io.wording import first_line
-from bert_jax.kernels import dispatch, platform
+from bert_jax.kernels import disentangled, dispatch, platform
 from bert_jax.kernels.attention import attention
 from bert_jax.kernels.dispatch import LANES, AttentionCase, KernelSpec
 from bert_jax.kernels.dropout import dropout
@@ -103,7 +103,11 @@ def run(difference: Callable[[], float]) -> tuple[str, float | None]:
 
 def _attention_difference(kernel: KernelSpec, config) -> float:
     """Compares a kernel in global and in local layers."""
-    length = _LONG if config.max_position_embeddings > dispatch.LONGEST_WHOLE_ROW else _SHORT
+    # There is no kernel for disentangled attention in long rows.
+    is_short = (
+        config.position == "disentangled" or config.max_position_embeddings <= dispatch.LONGEST_WHOLE_ROW
+    )
+    length = _SHORT if is_short else _LONG
     # XLA computes local attention in blocks, whose dropout masks are others.
     rates = {config.local_window: 0.0, 0: config.attention_probs_dropout_prob}
     differences = [0.0]
@@ -132,12 +136,25 @@ def _difference_of_case(implementation, config, case) -> float:
     ids[0, 150:], ids[0, 330:] = 2, 0
     weights = jnp.asarray(rng.normal(size=shape) * (ids > 0)[:, :, None, None], jnp.float32)
     angles = rng.uniform(0, 9, (_ROWS, case.length, 1, config.head_dim // 2))
+    dropping = dict(
+        dropout_rate=case.dropout_rate, dropout_key=jax.random.key(1) if case.dropout_rate else None
+    )
+    if config.position == "disentangled":
+        tables = (
+            jnp.asarray(rng.normal(size=(2 * case.length - 1, *shape[2:])), query.dtype) for _ in range(2)
+        )
+        forms = [
+            functools.partial(
+                disentangled.attend, sequence_ids=jnp.asarray(ids), implementation=one, **dropping
+            )
+            for one in (implementation, "xla")
+        ]
+        return _compare(forms, (query, key, value, *tables), weights)
     options = dict(
         angles=(jnp.cos(angles), jnp.sin(angles)) if config.position == "rotary" else None,
         causal=config.causal,
         window=case.window,
-        dropout_rate=case.dropout_rate,
-        dropout_key=jax.random.key(1) if case.dropout_rate else None,
+        **dropping,
         # As steep as the slopes of a model of eight heads.
         slopes=np.float32(2.0 ** -(1 + np.arange(shape[2]) % 8)) if config.position == "alibi" else None,
     )

@@ -21,6 +21,7 @@ import numpy as np
 from bert_jax.kernels import platform
 from bert_jax.kernels.dropout import dropout
 from bert_jax.kernels.matmul import einsum, materialize
+from bert_jax.kernels.tpu import disentangled as tpu_disentangled
 from bert_jax.kernels.xla_attention import MASKED, allowed_pairs
 
 _BLOCK = 128  # queries whose distances are multiplied together
@@ -80,7 +81,9 @@ def attend(
     relative_keys: jax.Array | None,
     relative_queries: jax.Array | None,
     sequence_ids: jax.Array,
-    rate: float = 0.0,
+    *,
+    implementation: str,
+    dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
 ) -> jax.Array:
     """Returns disentangled attention, in which a token attends only to tokens of its own sequence.
@@ -92,35 +95,33 @@ def attend(
         relative_keys: K of the distances L - 1 down to 1 - L, [2 L - 1, N, D]; None without this term.
         relative_queries: Q of the distances 1 - L up to L - 1, [2 L - 1, N, D]; None without this term.
         sequence_ids: int32 [B, L], as for `attention.attention`.
-        rate: dropout rate of the attention probabilities, per element.
+        implementation: "xla" or "pallas", as `dispatch.choose_attention` chooses it.
+        dropout_rate: dropout rate of the attention probabilities, per element.
         dropout_key: None for no dropout.
 
     Returns:
         [B, L, N, D] in the dtype of the query. Softmax is computed in float32.
     """
-    weights = probabilities(query, key, relative_keys, relative_queries, sequence_ids)
-    return einsum("bnqk,bknd->bqnd", dropout(weights, dropout_key, rate), value, value.dtype)
-
-
-def probabilities(
-    query: jax.Array,
-    key: jax.Array,
-    relative_keys: jax.Array | None,
-    relative_queries: jax.Array | None,
-    sequence_ids: jax.Array,
-) -> jax.Array:
-    """Returns the attention probabilities [B, N, L, L] of `attend` in the dtype of the query."""
     terms = 1 + (relative_keys is not None) + (relative_queries is not None)
     scale = jnp.asarray((terms * query.shape[-1]) ** -0.5, query.dtype)
     query = query * scale
+    if relative_queries is not None:
+        relative_queries = relative_queries * scale
+    if implementation == "pallas":
+        nothing = jnp.zeros((2 * query.shape[1] - 1, *query.shape[2:]), query.dtype)
+        keys_table, queries_table = (nothing if x is None else x for x in (relative_keys, relative_queries))
+        return tpu_disentangled.attend(
+            query, key, value, keys_table, queries_table, sequence_ids, dropout_rate, dropout_key
+        )
     query, key = materialize(query.swapaxes(1, 2)), materialize(key.swapaxes(1, 2))
     logits = einsum("bnqd,bnkd->bnqk", query, key, jnp.float32)
     if relative_keys is not None:
         logits += _by_distance(query, relative_keys)
     if relative_queries is not None:
-        logits += _by_distance(key, relative_queries * scale).swapaxes(2, 3)
+        logits += _by_distance(key, relative_queries).swapaxes(2, 3)
     logits = jnp.where(allowed_pairs(sequence_ids), logits, MASKED)
-    return jax.nn.softmax(logits, axis=-1).astype(query.dtype)
+    weights = dropout(jax.nn.softmax(logits, axis=-1).astype(query.dtype), dropout_key, dropout_rate)
+    return einsum("bnqk,bknd->bqnd", weights, value, value.dtype)
 
 
 def _by_distance(x: jax.Array, relative: jax.Array) -> jax.Array:

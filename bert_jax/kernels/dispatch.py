@@ -113,16 +113,19 @@ class KernelSpec:
         return f"attention={self.implementation}"
 
 
-_NO_BIAS = "adds no bias to the logits (position=alibi)"
-_NOT_DISENTANGLED = "has no products with a table of distances (position=disentangled)"
+_NO_POSITION = {
+    "alibi": "adds no bias to the logits (position=alibi)",
+    "disentangled": "has no products with a table of distances (position=disentangled)",
+}
 _NO_DROPOUT = "has no dropout on the attention probabilities (set attention_probs_dropout_prob=0)"
 
 
 def _pallas(case: AttentionCase, target: Target) -> str | None:
     length, heads, size = case.length, case.heads, case.head_size
     if length is not None:
-        if length % LANES or (length > LONGEST_ROW and not case.window):
-            return f"needs rows of a multiple of {LANES} tokens up to {LONGEST_ROW}, not {length}"
+        limit = LONGEST_WHOLE_ROW if case.position == "disentangled" else LONGEST_ROW
+        if length % LANES or (length > limit and not case.window):
+            return f"needs rows of a multiple of {LANES} tokens up to {limit}, not {length}"
         longest: float = case.window
         if length > LONGEST_SEGMENT:
             longest = _LONGEST_WINDOW if not (length % 256 and length % 384) else _LONGEST_WINDOW // 2
@@ -138,8 +141,8 @@ def _pallas(case: AttentionCase, target: Target) -> str | None:
 
 
 def _splash(case: AttentionCase, target: Target) -> str | None:
-    if case.position == "alibi":
-        return _NO_BIAS
+    if case.position in _NO_POSITION:
+        return _NO_POSITION[case.position]
     if case.dropout_rate:
         return _NO_DROPOUT
     if case.length is not None and case.length % LANES:
@@ -154,8 +157,8 @@ def _cudnn(case: AttentionCase, target: Target) -> str | None:
         return f"needs an NVIDIA GPU of compute capability 8.0 or newer, not {target.capability}"
     if case.window:
         return "has no local attention (local_window)"
-    if case.position == "alibi":
-        return _NO_BIAS
+    if case.position in _NO_POSITION:
+        return _NO_POSITION[case.position]
     if case.dropout_rate:
         return _NO_DROPOUT
     if case.dtype not in (None, "bfloat16", "float16"):
@@ -211,7 +214,7 @@ def choose_attention(requested: str, case: AttentionCase, target: Target) -> Cho
     """
     reasons, choice = [], None
     for kernel in kernels(requested, target.platform):
-        problem = _NOT_DISENTANGLED if case.position == "disentangled" else kernel.why_not(case, target)
+        problem = kernel.why_not(case, target)
         if problem is None and kernel.name in _disabled:
             problem = f"failed its check on this device ({_disabled[kernel.name]})"
         if problem is None:

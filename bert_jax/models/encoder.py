@@ -181,7 +181,6 @@ class EncoderLayer(Module):
         """Returns the attention output [B, L, N, D], as `_attend`."""
         config, length = self.config, x.shape[1]
         drop = self.dropout(config.attention_probs_dropout_prob, deterministic)
-        self._implementation(length, drop.rate)  # raises an error if a kernel is requested by name
         query, key, value = self.query(x), self.key(context), self.value(context)
         names = (intermediates.QUERIES, intermediates.KEYS, intermediates.VALUES)
         for name, projected in zip(names, (query, key, value), strict=True):
@@ -197,7 +196,15 @@ class EncoderLayer(Module):
             project = self.query if shared else self.position_query
             relative_queries = disentangled.expand(project(table), rows[::-1])
         return disentangled.attend(
-            query, key, value, relative_keys, relative_queries, sequence_ids, drop.rate, drop.key
+            query,
+            key,
+            value,
+            relative_keys,
+            relative_queries,
+            sequence_ids,
+            implementation=self._implementation(length, drop.rate),
+            dropout_rate=drop.rate,
+            dropout_key=drop.key,
         )
 
     def _attend(self, x, sequence_ids, angles, deterministic, context):

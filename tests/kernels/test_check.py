@@ -13,6 +13,7 @@ from bert_jax.models import sizes
 
 MODEL = sizes.named("tiny", vocab_size=60, dtype="float32")
 MODERN = MODEL.replace(position="rotary", local_window=64, global_every=2)
+DEBERTA = MODEL.replace(position="disentangled", position_buckets=64)
 PALLAS = "attention=pallas"
 
 
@@ -36,7 +37,7 @@ def warnings_of(model):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("model", [MODEL, MODERN], ids=["bert", "modern"])
+@pytest.mark.parametrize("model", [MODEL, MODERN, DEBERTA], ids=["bert", "modern", "deberta"])
 def test_kernels_that_are_right_are_used(model):
     for kernel in check.candidates(model).values():
         problem, difference = check.run(kernel)
