@@ -177,7 +177,8 @@ def logits_at(
     """
     params = placement.restack(params)
     inputs = row_inputs(ids, lengths, types=types)
-    hidden: Any = Encoder(config).apply({"params": params["encoder"]}, *(inputs[name] for name in INPUTS))
+    given = (inputs[name] for name in INPUTS)
+    hidden: Any = Encoder(config).apply({"params": params["encoder"]}, *given, for_masks=True)
     words = params["encoder"]["embeddings"]["word_embeddings"]
     logits: Any = MaskedLanguageModelHead(config, head).apply(
         {"params": params.get("mlm", {})}, gather_positions(hidden, positions), words

@@ -1,12 +1,17 @@
+import functools
+
+import jax
 import numpy as np
 import pytest
 from support.embeddings import tiny_model
+from support.models import tiny_config
 
 from bert_jax import convert
 from bert_jax.inference import fill_mask
 from bert_jax.inference.embedding import Embedder
-from bert_jax.models import assembled
-from bert_jax.parallel import microbatches
+from bert_jax.models import PretrainingModel, assembled
+from bert_jax.models.row_inputs import INPUTS, row_inputs
+from bert_jax.parallel import microbatches, sharding
 
 
 @pytest.fixture
@@ -66,3 +71,16 @@ def test_few_outputs_are_on_the_devices_at_a_time():
     )
     for count, (number, output) in enumerate(done, 1):
         assert number == output == count - 1 and len(computed) < count + microbatches.IN_FLIGHT
+
+
+def test_a_model_with_a_mask_decoder_is_filled_as_it_was_trained():
+    config = tiny_config(position="disentangled", mask_decoder=True)
+    model = PretrainingModel(config, next_sentence=False)
+    ids = np.random.default_rng(0).integers(5, 100, (2, 16), np.int32)
+    lengths, positions = np.array([[16], [9]], np.int32), np.array([[3, 5], [2, 8]], np.int32)
+    inputs = row_inputs(ids, lengths)
+    given = [*(inputs[name] for name in INPUTS), positions, positions[:, :1]]
+    params = sharding.unbox(jax.jit(model.init)(jax.random.key(0), *given)["params"])
+    expected = jax.jit(model.apply)({"params": params}, *given)[0]
+    logits = jax.jit(functools.partial(fill_mask.logits_at, config=config))(params, ids, lengths, positions)
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
