@@ -102,9 +102,9 @@ class Architecture:
     projection_placement: str = _field(
         "after_norm",
         "where embeddings are projected to `hidden_size`: `after_norm`, or `before_norm` without a bias "
-        "(DeBERTa)",
+        "(DeBERTa); `always`: after the norm, even if E is `hidden_size` (ALBERT in transformers)",
         "shape",
-        choices=("after_norm", "before_norm"),
+        choices=("after_norm", "before_norm", "always"),
     )
     position: str = _field(
         "learned",
@@ -348,6 +348,7 @@ class EncoderConfig(Architecture):
                 *DISENTANGLED_FIELDS,
             )
         }
+        is_changed["projection_placement"] = self.projection_placement == "before_norm"
         contradictions = {
             "hidden_size must be a multiple of num_attention_heads": (
                 self.hidden_size % self.num_attention_heads
@@ -421,7 +422,7 @@ class EncoderConfig(Architecture):
     @property
     def projects_embeddings(self) -> bool:
         """Returns whether a dense layer follows the embeddings."""
-        return self.embedding_width != self.hidden_size
+        return self.embedding_width != self.hidden_size or self.projection_placement == "always"
 
     @property
     def embedding_dropout_rate(self) -> float:

@@ -64,6 +64,7 @@ CASES = {
     "distilbert": ("DistilBertForMaskedLM", DISTILBERT),
     "distilbert, sinusoids": ("DistilBertForMaskedLM", DISTILBERT | {"sinusoidal_pos_embds": True}),
     "albert": ("AlbertForPreTraining", SMALL | {"embedding_size": 48}),
+    "albert, E = H": ("AlbertForPreTraining", SMALL | {"embedding_size": 128}),
     "albert base": ("AlbertForPreTraining", BASE),
     "albert, uneven groups": (
         "AlbertForPreTraining",

@@ -1,8 +1,8 @@
 """ALBERT (Lan et al. 2020): layers that share their parameters, and embeddings of width E projected to H.
 
 transformers and google-research/albert differ in three ways that the record translates: google's "gelu" is
-the tanh version, which transformers calls "gelu_new"; google has no projection where E equals H; and the
-names in a TF1 checkpoint are of google's scopes.
+the tanh version, which transformers calls "gelu_new"; transformers alone has a projection where E equals H;
+and the names in a TF1 checkpoint are of google's scopes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 from bert_jax.convert.families import bert
 from bert_jax.convert.families.base import Family, TensorFlowConfig
 from bert_jax.convert.param_mapping import LAYERS, dense, head, modules, vector
-from bert_jax.errors import UserError
 from bert_jax.models import sizes
 from bert_jax.models.heads.structures import Rate
 from bert_jax.tokenization.families import RECORDS
@@ -37,14 +36,10 @@ _FIELDS = {
 _DROPOUT = Rate(0.1, "classifier_dropout")  # in both programs, whatever the dropout of the encoder
 
 
-def _check_projection(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _read_projection(fields: Mapping[str, Any]) -> dict[str, Any]:
     width, size = ((sizes.ALBERT_ARCHITECTURE | dict(fields))[x] for x in ("embedding_size", "hidden_size"))
-    if width == size and "model_type" in fields:  # the configuration of a TF1 checkpoint has none
-        raise UserError(
-            f"embedding_size is hidden_size, {size}: transformers' ALBERT then projects its embeddings, and "
-            "this one does not; expected a smaller embedding_size"
-        )
-    return {}
+    is_tensorflow = "model_type" not in fields
+    return {} if is_tensorflow or width != size else {"projection_placement": "always"}
 
 
 FAMILY = Family(
@@ -82,7 +77,7 @@ FAMILY = Family(
     fields={**_FIELDS, "layer_norm_eps": "layer_norm_eps", "classifier_dropout_prob": "classifier_dropout"},
     activation="hidden_act",
     constants={"inner_group_num": 1},
-    read_more=_check_projection,
+    read_more=_read_projection,
     activations={"gelu_tanh": "gelu_new"},
     checked={"position_embedding_type": "absolute"},
     fixed=sizes.ALBERT_ARCHITECTURE,

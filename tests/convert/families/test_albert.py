@@ -86,11 +86,11 @@ def small(**fields):
 
 
 def test_transformers_alone_projects_embeddings_of_the_width_of_the_layers():
-    config = small(embedding_size=12)  # as google's files have it
-    of_transformers = {"embedding_size": 12, "model_type": "albert"}
-    for call in (lambda: FAMILY.write_config(config, "none"), lambda: small(**of_transformers)):
-        with pytest.raises(UserError, match="embedding_size is hidden_size, 12"):
-            call()
+    googles, theirs = small(embedding_size=12), small(embedding_size=12, model_type="albert")
+    assert theirs.projects_embeddings and not googles.projects_embeddings
+    assert FAMILY.read_config(FAMILY.write_config(theirs, "none")) == theirs
+    with pytest.raises(UserError, match="projection_placement"):
+        FAMILY.write_config(googles, "none")
 
 
 def random_model(config, head="pretraining"):
