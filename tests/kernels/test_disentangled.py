@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.kernels import disentangled, xla_attention
+from bert_jax.parallel import sharding
 
 
 def inputs(batch, length, heads, size):
@@ -83,3 +84,16 @@ def test_a_term_is_missing_in_the_tpu_kernel_too():
         for name in ("pallas", "xla")
     )
     assert_equal([found[ids > 0]], [expected[ids > 0]])
+
+
+@pytest.mark.long
+def test_devices_that_split_rows_and_heads_sum_the_gradients_of_the_tables():
+    arrays, tables, ids = inputs(4, 128, 4, 64)
+    options = dict(sequence_ids=ids, dropout_rate=0.1, dropout_key=jax.random.key(5))
+    expected, found = (
+        functools.partial(disentangled.attend, implementation=name, **options) for name in ("xla", "pallas")
+    )
+    expected = differentiated(expected, arrays, tables, ids)
+    with sharding.on_mesh(sharding.make_mesh(data=4, tensor=2)):
+        found = differentiated(found, arrays, tables, ids)
+    assert_equal(found, expected)
