@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPILER = Path(sys.prefix) / "tpu-compiler"
 PROGRAMS = (
     "train with data", "train with fsdp alone", "train on two slices", "evaluate with data",
-    "fine-tune with data",
+    "fine-tune with data", "disentangled with data",
 )  # fmt: skip
 
 

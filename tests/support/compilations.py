@@ -48,6 +48,7 @@ PROGRAMS = {
     "unrolled": ((1, 1, 1), "bfloat16", 0.0, "train", dict(scan_unroll=0)),
     "train with data": ((-1, 1, 1), "bfloat16", 0.1, "train"),
     "train with fsdp alone": ((1, -1, 1), "bfloat16", 0.1, "train"),
+    "disentangled with data": ((-1, 1, 1), "bfloat16", 0.1, "train"),
     "train on two slices": ((-1, 1, 1), "bfloat16", 0.1, "train"),
     "evaluate with data": ((-1, 1, 1), "bfloat16", 0.1, "evaluate"),
     "fine-tune with data": ((-1, 1, 1), "bfloat16", 0.1, "fine-tune"),
@@ -85,6 +86,7 @@ def lowered(name):
         vocab_size=1000, hidden_size=128, num_hidden_layers=6 if execution else 1, num_attention_heads=2,
         intermediate_size=256, max_position_embeddings=LENGTH, attention_probs_dropout_prob=dropout,
         execution=Execution(dtype, **dict(*execution)),
+        position="disentangled" if name.startswith("disentangled") else "learned",
     )  # fmt: skip
     mesh = sharding.make_mesh(*sizes, devices=devices(sizes, slices=2 if "slices" in name else 1))
     if what in ("train", "evaluate"):
