@@ -276,10 +276,10 @@ class Execution:
     attention: str = option(
         "auto",
         "`xla`; `cudnn` (NVIDIA from Ampere on; bfloat16, rows of an even length, heads of a multiple of 8 "
-        "up to 128); `pallas` (TPU, rows of a multiple of 128 up to 8,192 tokens, of any length in local "
-        "layers, heads of 16, 32, 64 or 128); `splash` (TPU, rows of a multiple of 128 tokens). cuDNN and "
-        "splash have "
-        "no attention dropout, cuDNN has no `local_window`, and neither has `alibi`. `auto` takes the first "
+        "up to 128); `pallas` (TPU, rows of a multiple of 128 up to 8,192 tokens, 512 with "
+        "`position=disentangled`, of any length in local layers, heads of 16, 32, 64 or 128); `splash` (TPU, "
+        "rows of a multiple of 128 tokens). cuDNN and splash have no attention dropout, cuDNN has no "
+        "`local_window`, and neither has `alibi` or `disentangled`. `auto` takes the first "
         "that can compute the case, else `xla`; an implementation that is named and cannot is an error. On a "
         "TPU, all values but `xla` also compute dropout, sum and LayerNorm at the end of a sublayer as one "
         "kernel (`norm_placement=post`, rows of a multiple of 128 tokens, a `hidden_size` that is a multiple "
