@@ -8,6 +8,7 @@ from support import small_tokenizers
 from support.transformers_models import random_model, torch, transformers
 
 from bert_jax import convert
+from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import conversion, parity
 from bert_jax.inference.predictor import Predictor
 
@@ -142,3 +143,18 @@ def test_an_untied_decoder_and_its_export(tokenizers, tmp_path, family):
             logits = theirs(**given).logits.numpy()
         expected = parity.without_padding({"mlm": logits}, inputs["mask"])["mlm"]
         np.testing.assert_allclose(ours, expected, atol=2e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("legacy", [True, False])
+def test_both_forms_of_a_debertas_masked_lm(tmp_path, legacy):
+    """Microsoft's form multiplies states of the width of the word embeddings."""
+    fields = SMALL | DEBERTA | ({} if legacy else {"embedding_size": 32, "legacy": False})
+    model = random_model("DebertaV2ForMaskedLM", **fields)
+    model.save_pretrained(tmp_path)
+    loaded, ids = convert.load(tmp_path, **QUIET), np.arange(5, 25).reshape(2, 10)
+    with torch.no_grad():
+        theirs = model(torch.tensor(ids)).logits.numpy()
+    module = loaded.module.clone(config=loaded.config.replace(dtype="float32"))
+    inputs = (np.int32(x) for x in (ids, 0 * ids, np.arange(10) + 0 * ids, 1 + 0 * ids))
+    ours = module.apply({"params": nest(loaded.params)}, *inputs)["mlm"]
+    np.testing.assert_allclose(ours, theirs, atol=2e-5 * np.abs(theirs).max())

@@ -55,15 +55,15 @@ _DEFAULTS = {
 }
 _SCHEMA = {
     "pos_att_type": (str, [str], None),
-    "max_relative_positions": range(-(1 << 24), 1 << 24),
-    "position_buckets": range(-(1 << 24), 1 << 24),
+    "max_relative_positions": int,
+    "position_buckets": int,
     "share_att_key": bool,
     "norm_rel_ebd": str,
-    "conv_kernel_size": range(-1, 1024),
+    "conv_kernel_size": int,
     "conv_act": str,
     "hidden_size?": int,
     "num_attention_heads?": int,
-    "attention_head_size?": int,
+    "attention_head_size?": (int, None),
 }
 _KEYS = tuple(name.strip("?") for name in _SCHEMA)
 
@@ -75,11 +75,9 @@ def _read(fields: Mapping[str, Any]) -> dict[str, Any]:
     if not kinds or not kinds <= {"c2p", "p2c"}:
         raise UserError(f"pos_att_type is {fields['pos_att_type']!r}; expected c2p, p2c or both")
     heads, hidden = (fields.get(x, _ARCHITECTURE[x]) for x in ("num_attention_heads", "hidden_size"))
-    if fields.get("attention_head_size", hidden // heads if heads else 0) * heads != hidden:
-        raise UserError(
-            f"attention_head_size is {fields['attention_head_size']}; only hidden_size / num_attention_heads "
-            "can be read"
-        )
+    size = fields.get("attention_head_size")
+    if size is not None and size * heads != hidden:
+        raise UserError(f"attention_head_size is {size}; only hidden_size / num_attention_heads can be read")
     return {
         "embedding_size": fields.get("embedding_size", hidden),
         "position_attention": "|".join(sorted(kinds)),

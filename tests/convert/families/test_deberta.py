@@ -100,6 +100,8 @@ def test_fields_that_are_left_out_have_the_defaults_of_transformers(fields, expe
         ({"conv_groups": 2}, "conv_groups"),
         ({"attention_head_size": 32}, "attention_head_size"),
         ({"position_buckets": "8"}, "position_buckets"),
+        ({"num_attention_heads": 5}, "num_attention_heads"),
+        ({"type_vocab_size": 2, "position_buckets": 7}, "position_buckets"),
     ],
 )
 def test_what_is_not_supported_is_an_error(fields, name):
