@@ -135,8 +135,26 @@ def select_layers(model: Model, layers: Sequence[int]) -> Model:
     if expected:
         raise UserError(f"layers {', '.join(map(str, layers))}: expected {expected}")
     config = model.config.replace(num_hidden_layers=len(layers), **_attention(model.config, layers))
+    return _restacked(model, config, layers)
+
+
+def without_mask_decoder(model: Model) -> Model:
+    """Returns the model without the mask decoder that it was pre-trained with; a masked LM keeps it.
+
+    Nothing but a masked LM head reads the decoder.
+    """
+    if not model.config.mask_decoder or model.has_masked_lm:
+        return model
+    config = model.config.replace(mask_decoder=False)
+    return _restacked(model, config, range(config.num_hidden_layers))
+
+
+def _restacked(model: Model, config: EncoderConfig, layers: Sequence[int]) -> Model:
     params = {
-        name: array for name, array in model.params.items() if not name.startswith(f"encoder/{LAYERS}/")
+        name: array
+        for name, array in model.params.items()
+        if not name.startswith(f"encoder/{LAYERS}/")
+        and (config.mask_decoder or name != "encoder/mask_positions")
     }
     old, new = (
         parameter_slices(abstract(model.family.module(each, ("encoder",), "none")), each)

@@ -10,8 +10,10 @@ from safetensors.numpy import load_file, save_file
 from support.models import small_of
 
 from bert_jax import convert
+from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import surgery
 from bert_jax.convert.families import deberta
+from bert_jax.convert.formats import huggingface
 from bert_jax.errors import UserError
 from bert_jax.models import assembled
 
@@ -130,6 +132,23 @@ def test_a_convolution_belongs_to_layer_0():
     for layers in ([1, 2], [0, 0]):
         with pytest.raises(UserError, match="layer 0"):
             surgery.select_layers(model, layers)
+
+
+def test_transformers_gets_a_fine_tuned_model_without_its_mask_decoder(tmp_path):
+    model = random_model("sequence_classification", mask_decoder=True)
+    plain = surgery.without_mask_decoder(model)
+    huggingface.FORMAT.write(plain, tmp_path)
+    ids = np.arange(5, 25, dtype=np.int32).reshape(2, 10)
+    inputs = ids, 0 * ids, np.arange(10, dtype=np.int32) + 0 * ids, 1 + 0 * ids
+    expected, *found = (
+        one.module.apply({"params": nest(one.params)}, *inputs)["classifier"]
+        for one in (model, plain, convert.load(tmp_path, **QUIET))
+    )
+    assert all(np.allclose(each, expected, atol=1e-5) for each in found)
+    masked_lm = random_model("masked_lm", mask_decoder=True)
+    assert surgery.without_mask_decoder(masked_lm) is masked_lm
+    with pytest.raises(UserError, match="mask_decoder"):
+        huggingface.FORMAT.write(masked_lm, tmp_path)
 
 
 @pytest.mark.parametrize("buckets", [0, 8])
