@@ -72,6 +72,7 @@ def test_a_folder_predicts_what_its_run_does(folder_of, task):
 @pytest.mark.parametrize("task", ["multilabel", "regression", "tagging", "multiplechoice", "squad"])
 def test_a_file_is_scored_as_by_the_run(folder_of, task_files, tmp_path, capsys, task):  # noqa: F811
     run, folder = folder_of(task)
+    capsys.readouterr()  # of the conversion
     rows = {
         "regression": "text\ttext_b\tlabel\nthe cat\ta dog\t1\na blue dog\tthe bird\t2\n",
         "multilabel": 'text\tlabel\nthe cat\t"b,é"\na blue dog\t\n',
