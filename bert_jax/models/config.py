@@ -241,7 +241,7 @@ class Architecture:
     )
     tie_word_embeddings: bool = _field(
         True,
-        "the masked LM head multiplies by the word embeddings; false: by a matrix of its own, as NeoBERT's "
+        "the masked LM head multiplies by the word embeddings; false: by a separate matrix, as NeoBERT's "
         "always does",
         "shape",
     )

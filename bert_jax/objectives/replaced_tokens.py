@@ -11,8 +11,8 @@ discriminator's table is stop_gradient(E_G) + D, where E_G is the generator's ta
 gradient of both losses is a step of the generator followed by one of the discriminator on its samples.
 
 The parameters are {"encoder", "discriminator", "generator": {"encoder", "mlm"}}, so that the discriminator is
-stored as any other encoder, except for D, which has a name of its own (see `adapters.assemble`). Embeddings
-that both networks read are the discriminator's.
+stored as any other encoder, except for D, which is stored under another name (see `adapters.assemble`).
+Embeddings that both networks read are the discriminator's.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class Family:
     low_rank_targets: tuple[str, ...] = ("query", "value")
 
     def untied(self) -> Family:
-        """Returns the family with masked LM heads that have a matrix of their own."""
+        """Returns the family with masked LM heads that have a separate matrix."""
         (weight, _), *biases = self.tied
         bias = next(one for one in self.table if one.ours == "mlm/bias")
         kernel = Entry("mlm/decoder/kernel", {HUGGINGFACE: weight}, DENSE, bias.heads)
