@@ -378,8 +378,10 @@ class EncoderConfig(Architecture):
                 self.position == "disentangled"
                 and (self.causal or self.local_window or self.norm_placement != "post")
             ),
-            "position_buckets must be even and less than max_relative_positions": self.position_buckets
-            and (self.position_buckets % 2 or self.position_buckets // 2 >= self.longest_distance - 1),
+            "position_buckets must be even, and half of it less than max_relative_positions - 1": (
+                self.position_buckets
+                and (self.position_buckets % 2 or self.position_buckets // 2 >= self.longest_distance - 1)
+            ),
             "layer_groups=0 is needed by mask_decoder and conv_kernel_size, an odd number": (
                 (self.layer_groups and (self.mask_decoder or self.conv_kernel_size))
                 or (self.conv_kernel_size and not self.conv_kernel_size % 2)

@@ -147,8 +147,8 @@ class EncoderLayer(Module):
             shared: what all layers read for positions: the result of `positions.PositionScheme.angles`, or of
                 `RelativeTable`.
             deterministic: whether dropout is disabled.
-            vectors: [B, S, H]. With them the layer is that of a decoder: it attends to the vector of each
-                sequence, too.
+            vectors: [B, S, H]. With them the layer is a decoder layer, which also attends to the vector of
+                each sequence.
             context: states [B, L, H] that keys and values are computed from (`position=disentangled` only);
                 None for x.
         """

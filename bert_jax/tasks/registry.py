@@ -76,7 +76,7 @@ class TaskSpec:
             configs: Collection[str] = (self.name,)
             if self.hub_configs:
                 configs = self.hub_configs[: 1 if split == "train" else None]
-            elif split == "diagnostic":  # one of MNLI's files, but a configuration of its own on the hub
+            elif split == "diagnostic":  # one of MNLI's files, but a separate configuration on the hub
                 configs, split = ("ax",), "test"
             else:
                 split = splits[0].replace("dev", "validation")

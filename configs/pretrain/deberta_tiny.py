@@ -6,8 +6,8 @@
     bert-jax pretrain --config=pretrain/deberta_tiny --workdir=runs/deberta_tiny --config.data.dir=records
 
 Records of other small configs serve, too: a WordPiece vocabulary is as good as SentencePiece's. Width, batch,
-optimizer and the lack of dropout are those of pretrain/hour, at half of its learning rate, because norms
-follow the sublayers; so that runs of an hour can be compared.
+optimizer and the lack of dropout equal pretrain/hour's, so that runs of an hour can be compared; the learning
+rate is half of its rate, because norms follow the sublayers.
 """
 
 from bert_jax.models import sizes
