@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import importlib.util
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -46,7 +48,7 @@ class Progress:
         self._total = None if total is None else total * scale
         self._done = self._first = done
         self._started = self._updated = time.monotonic()
-        if self._stream.isatty():
+        if shows_bars(self._stream):
             self._bars = make_bars(self._stream)
             self._bars.start()
             self._task = self._bars.add_task(stage, total=self._total, completed=done * scale, unit=unit)
@@ -113,8 +115,20 @@ def of_batches(stage: str, unit: str = "batches") -> Iterator[Callable[[int, int
         yield on_batch
 
 
+def shows_bars(stream: TextIO) -> bool:
+    """Whether a bar can be updated in place: on a terminal, and in a notebook that has ipywidgets.
+
+    A command in a notebook (`!bert-jax ...`) has a terminal whose output is only appended.
+    """
+    if stream.isatty():
+        return "JPY_PARENT_PID" not in os.environ  # the kernel of a notebook sets it
+    if "IPython" not in sys.modules or importlib.util.find_spec("ipywidgets") is None:
+        return False
+    return bool(rich_console.Console().is_jupyter)
+
+
 def make_bars(stream: TextIO) -> Any:
-    """Returns a `rich.progress.Progress` on this terminal, whose tasks have a field `unit`."""
+    """Returns a `rich.progress.Progress` where `shows_bars(stream)`; its tasks have a field `unit`."""
     return rich_progress.Progress(
         rich_progress.TextColumn("{task.description}", markup=False),
         rich_progress.BarColumn(bar_width=20),

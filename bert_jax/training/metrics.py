@@ -97,7 +97,7 @@ class MetricsWriter:
         self._printed = time.monotonic()  # when the last line was
         self._steps: int | None = None  # the bar of the steps
         self._bars = None
-        if primary and (sys.stdout.isatty() if terminal is None else terminal):
+        if primary and (progress.shows_bars(sys.stdout) if terminal is None else terminal):
             self._bars = progress.make_bars(sys.stdout)
 
     def rewind(self, step: int) -> None:

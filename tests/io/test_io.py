@@ -1,14 +1,17 @@
 """Files and directories that appear whole, paths of users, JSON, progress and messages."""
 
+import builtins
 import bz2
 import errno
 import gzip
+import importlib.machinery
 import io
 import itertools
 import lzma
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -263,6 +266,26 @@ def test_json_is_checked_against_a_schema(tmp_path, old, new, message):
     with pytest.raises(UserError) as caught:
         json_files.read(path, SCHEMA)
     assert str(caught.value).startswith(f"{path}: {message}") and "\n" not in str(caught.value)
+
+
+def test_bars_are_shown_on_terminals_and_in_notebooks_alone(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    class ZMQInteractiveShell:  # the class by which rich knows Jupyter's kernel
+        pass
+
+    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
+    assert progress.shows_bars(Terminal()) and not progress.shows_bars(io.StringIO())
+    monkeypatch.setenv("JPY_PARENT_PID", "1")
+    assert not progress.shows_bars(Terminal())  # the terminal of `!bert-jax`
+    widgets = types.ModuleType("ipywidgets")
+    widgets.__spec__ = importlib.machinery.ModuleSpec("ipywidgets", None)
+    for name, module in {"IPython": types.ModuleType("IPython"), "ipywidgets": widgets}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(builtins, "get_ipython", ZMQInteractiveShell, raising=False)
+    assert progress.shows_bars(io.StringIO())
 
 
 def test_progress_is_plain_lines_where_there_is_no_terminal(monkeypatch):
