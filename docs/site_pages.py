@@ -18,8 +18,8 @@ PAGES = (
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
+    "AGENTS.md",
     "CHANGELOG.md",
-    "launch/*.md",
     "benchmarks/results/*",
 )
 _LINK = re.compile(r"\[([^\[\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
