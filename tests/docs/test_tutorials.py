@@ -9,8 +9,8 @@ from bert_jax.convert.formats import huggingface
 from bert_jax.models.config import EncoderConfig
 
 FOLDER = pages.REPOSITORY / "docs" / "tutorials"
-PAGES = sorted(set(FOLDER.glob("*.md")) - {FOLDER / "index.md"})
-NOT_RUN = ("pods",)  # needs a pod
+PAGES = sorted(FOLDER.glob("*.md"))
+NOT_RUN = ("tpu-pod",)
 SHORT = {
     "pretrain": ["--config.steps=20", "--config.checkpoint.every=20"],
     "finetune": ["--config.epochs=0.1"],
