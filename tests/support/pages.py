@@ -57,10 +57,9 @@ class Place:
     Args:
         path: the directory.
         added: {command: arguments} that `bert-jax` gets in addition, such as fewer steps.
-        programs: {name: script of a shell} of other programs on the path.
     """
 
-    def __init__(self, path, added=None, programs=None):
+    def __init__(self, path, added=None):
         self.path = Path(path)
         bin_path = self.path.parent / f"{self.path.name}-bin"
         bin_path.mkdir()
@@ -72,7 +71,6 @@ class Place:
         scripts = {
             "bert-jax": f'case "$1" in\n{cases}esac\nexec {python} -m bert_jax "$@"\n',
             "python": f'exec {python} "$@"\n',
-            **(programs or {}),
         }
         for name, script in scripts.items():
             (bin_path / name).write_text(f"#!/usr/bin/env bash\n{script}")
