@@ -12,7 +12,7 @@ such as an encoder of sentences, needs --config.init_ignore='mlm/.*|nsp/.*', and
 
 The learning rate rises again in the first twentieth of the steps, to half of that of pre-training, and falls
 to 0: a higher one forgets more of what the checkpoint knows. Set --config.steps to a few epochs of your text;
-docs/continued-pretraining.md has the rest.
+docs/pretraining.md has the rest.
 """
 
 from bert_jax.settings import defaults

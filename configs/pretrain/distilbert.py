@@ -9,7 +9,7 @@ those of the authors' code: the triple loss 5 x logits + 2 x masked LM + cosine 
 that choose rare tokens more often, Adam with a rate of 5e-4, and 5 rows in 50 parts on each of 8 GPUs, which
 is a batch of 2,000. Three epochs of Wikipedia and books in full rows of 512 tokens are about 12,500 steps;
 set --config.steps to those of your records, and accumulate_steps to what fits into memory: logits are
-compared at every token. docs/distillation.md has the rest.
+compared at every token. docs/pretraining.md has the rest.
 """
 
 from bert_jax.settings import defaults

@@ -1,15 +1,35 @@
 """The masks of training and of evaluation that a configuration describes."""
 
 import dataclasses
-import re
 
 import pytest
-from support import pages
 
 from bert_jax.objectives.masking import MaskingOptions
 from bert_jax.settings import config_files, defaults, pretrain_config
 
-MASKS_PAGE = pages.REPOSITORY / "docs" / "masks.md"
+# The masking of the original code: (config, fields of masking, fields of eval_masking).
+RECIPES = [
+    ("base", "", ""),
+    ("albert", "strategy=ngram max_predictions=20", ""),
+    ("roberta", "count=fairseq never_chosen=none exclude_special=true", ""),
+    ("distilbert", "smoothing=0.7 never_chosen=special", ""),
+    ("electra:small", "count=electra replace=0.85,0,0.15", ""),
+    ("electra:base", "count=electra replace=0.85,0,0.15", ""),
+    ("electra:large", "prob=0.25 count=electra replace=0.85,0,0.15", ""),
+    (
+        "modernbert:modernbert-base",
+        "prob=0.3 count=bernoulli never_chosen=none",
+        "prob=0.15 never_chosen=special",
+    ),
+    (
+        "modernbert:ettin-17m",
+        "prob=0.3 count=bernoulli never_chosen=special",
+        "prob=0.15 never_chosen=special",
+    ),
+    ("mosaicbert", "prob=0.3 count=bernoulli never_chosen=special", "prob=0.15"),
+    ("neobert", "prob=0.2 count=bernoulli never_chosen=special replace=1,0,0", ""),
+    ("crammed_bert", "prob=0.25 never_chosen=none", ""),
+]
 
 
 def options(length=128, **fields):
@@ -30,22 +50,15 @@ def test_fields_of_evaluation_that_are_not_set_are_those_of_training():
     assert evaluation == dataclasses.replace(training, prob=0.3, max_predictions=40, copies=0)
 
 
-def recipes():
-    """(config, fields of masking, fields of eval_masking) of the table of recipes on the page of masks."""
-    table = MASKS_PAGE.read_text(encoding="utf-8").partition("| config | `masking` |")[2].partition("\n\n")[0]
-    rows = [[re.findall("`(.+?)`", cell) for cell in row.split("|")[1:4]] for row in table.splitlines()[2:]]
-    return [(name, " ".join(training), " ".join(other)) for names, training, other in rows for name in names]
-
-
 def changed(config, part):
-    """The fields of a part of a config that are not at their default, as the page writes them."""
+    """The fields of a part of a config that are not at their default, as `RECIPES` writes them."""
     default = defaults.pretrain("tiny")[part]
     fields = {name: value for name, value in config[part].items() if value != default[name]}
     return {f"{name}={value}".replace(" ", "").lower() for name, value in fields.items()}
 
 
-@pytest.mark.parametrize("name, training, evaluation", recipes())
-def test_the_table_of_recipes_has_the_fields_of_the_configs(name, training, evaluation):
+@pytest.mark.parametrize("name, training, evaluation", RECIPES)
+def test_configs_have_the_masking_of_the_original_code(name, training, evaluation):
     config = config_files.load(f"pretrain/{name}")
     assert changed(config, "masking") == set(training.split())
     assert changed(config, "eval_masking") == set(evaluation.split())
