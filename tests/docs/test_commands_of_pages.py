@@ -26,6 +26,7 @@ def check(script):
 def test_commands_of_a_page(page, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.csv").write_text("review,stars,sentence,package\na,1,b,email\nc,2,d,xml\n")
+    (tmp_path / "train.conll").write_text("a\tO\n")
     text = page.read_text(encoding="utf-8")
     for language in ("", "bash"):
         check("\n".join(pages.blocks(text, language)))
