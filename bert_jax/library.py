@@ -265,7 +265,7 @@ def finetune(
         config, fields = found.config, {**found.fields, **fields}
     loaded, explicit = _configured(config, "finetune", fields)
     loaded.update_from_flattened_dict(paths)
-    compiler_options.enable_compilation_cache()
+    compiler_options.enable_compilation_cache(directory)
     best = finetune_run.finetune(loaded.lock(), directory, log, explicit=explicit)
     return Run(directory, best["step"], best["scores"])
 
@@ -294,7 +294,7 @@ def pretrain(
     if data:
         loaded.data.dir = data
     directory = _directory(workdir)
-    compiler_options.enable_compilation_cache()
+    compiler_options.enable_compilation_cache(directory)
     state = pretrain_run.pretrain(loaded.lock(), directory, log=log, explicit=explicit)
     return Run(directory, int(state.step), {})
 

@@ -70,7 +70,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if note := config_flag.flag_of(flags).note:
         log(note)
     options = {"explicit": config_flag.overridden(flags, "model."), "command_line": command, **fit_options}
-    compiler_options.enable_compilation_cache()
+    compiler_options.enable_compilation_cache(flags.workdir)
     if flags.seeds is not None or flags.grid:
         named = setup.with_named_data(flags.config, log)
         grid = sweep.grid(named, flags.grid, 1 if flags.seeds is None else flags.seeds)

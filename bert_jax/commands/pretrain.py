@@ -35,7 +35,7 @@ def define_flags(define: Define) -> None:
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     fit_options = shared.start_processes(flags)
-    compiler_options.enable_compilation_cache()
+    compiler_options.enable_compilation_cache(flags.workdir)
     explicit = config_flag.overridden(flags, "model.")
     log = distributed.log_of_primary(print)
     state = pretrain.pretrain(

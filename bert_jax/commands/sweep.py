@@ -64,7 +64,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         convert.load_architecture(flags.model)  # raises UserError for anything but a checkpoint
     elif experiment.needs_checkpoint:
         raise UserError("the experiment starts from a trained model; give --model=DIR")
-    compiler_options.enable_compilation_cache()
+    compiler_options.enable_compilation_cache(flags.workdir)
     records = {name: os.path.join(flags.workdir, "records", name) for name in experiment.records}
     if not flags.input and not all(map(files.exists, records.values())):
         raise UserError("the experiment pre-trains; give --input=FILES, text to make its records of")

@@ -13,12 +13,14 @@ from collections.abc import Mapping
 import jax
 from jax.sharding import Mesh
 
-from bert_jax.io import scratch
+from bert_jax.io import files, scratch
 from bert_jax.parallel import host
 
 # Commands such as `fill-mask` compile one small program, in less than the second from which JAX stores them.
 _LEAST_SECONDS = 0.1
 _LEAST_SECONDS_VARIABLE = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+_XLA_CACHES_VARIABLE = "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"
+_REMOTE_CACHE = "xla_cache"  # beside the work directory, for the other runs there, too
 
 # By default, the all-reduces of all gradients are combined at the end of the step, where no computation is
 # left to overlap with. With a lower threshold, each layer has its own.
@@ -87,20 +89,25 @@ def options(
     return chosen
 
 
-def enable_compilation_cache(directory: str | None = None) -> None:
-    """Enables JAX's compilation cache on disk, so that a restarted run does not compile again.
+def enable_compilation_cache(workdir: files.PathLike = "") -> None:
+    """Enables JAX's cache of compiled programs, so that a restarted run does not compile again.
 
     It is called as a command begins to compute, and first checks that there are devices to do so; see
-    `host.check_devices`.
+    `host.check_devices`. The cache is JAX_COMPILATION_CACHE_DIR; by default ~/.cache/bert_jax/xla (under
+    XDG_CACHE_HOME where that is set), or, for a work directory in a bucket, a folder of the bucket, so that a
+    new machine has it, too. Of several processes, JAX lets only process 0 write.
 
     Args:
-        directory: the cache directory; "" disables the cache, and None selects JAX_COMPILATION_CACHE_DIR or
-            else ~/.cache/bert_jax/xla (under XDG_CACHE_HOME where that is set).
+        workdir: the work directory of a run; "" for other computations.
     """
     host.check_devices()
-    if directory is None:
-        given = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
-        directory = given or scratch.cache_directory("xla")
-    jax.config.update("jax_compilation_cache_dir", directory or None)
+    directory = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
+    if not directory and files.scheme(workdir) in ("gs", "s3"):
+        directory = os.path.join(files.parent(workdir), _REMOTE_CACHE)
+    directory = directory or scratch.cache_directory("xla")
+    jax.config.update("jax_compilation_cache_dir", directory)
+    if files.is_remote(directory) and _XLA_CACHES_VARIABLE not in os.environ:
+        # JAX would make XLA keep its timings of GPU kernels there, too, and XLA cannot open a URL.
+        jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
     if _LEAST_SECONDS_VARIABLE not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)

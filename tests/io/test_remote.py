@@ -142,6 +142,21 @@ def test_pretraining_and_resuming(bucket, records, pretrained, run):
     assert b"<svg" in files.read(f"{bucket}/curves.svg")
 
 
+def test_a_new_machine_has_the_programs_that_another_compiled(bucket, records, tmp_path, monkeypatch):
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    programs = []
+    for number in range(2):
+        for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME"):
+            monkeypatch.setenv(name, str(tmp_path / f"{name}{number}"))
+            os.mkdir(tmp_path / f"{name}{number}")
+        fields = {"steps": 1, "optimizer.warmup_steps": 0, "checkpoint.every": 0}
+        code, output = processes.run(processes.command(f"{bucket}/runs/{number}", records, **fields))
+        assert code == 0, output
+        programs.append(files.names(f"{bucket}/runs/xla_cache"))
+    assert any(name.startswith("jit_train_step") for name in programs[0])
+    assert programs[0] == programs[1]  # a program with another key would have been added
+
+
 def test_finetuning_evaluation_and_prediction(bucket, finetuned, run):
     assert {"best", "best.json", "README.md", "errors-dev.tsv"} <= set(files.names(finetuned))
     run("evaluate", f"--workdir={finetuned}", f"--output={bucket}/evaluated.tsv")

@@ -1,5 +1,8 @@
+import jax
+import pytest
+
 from bert_jax.parallel import sharding
-from bert_jax.parallel.compiler_options import for_mesh, options
+from bert_jax.parallel.compiler_options import enable_compilation_cache, for_mesh, options
 
 ONE = {"data": 1, "fsdp": 1, "tensor": 1}
 
@@ -28,3 +31,30 @@ def test_options_of_each_chip():
     for axis in ONE:
         assert list(options("gpu", ONE | {axis: 8})) == ["xla_gpu_enable_latency_hiding_scheduler"]
     assert for_mesh(sharding.make_mesh(fsdp=2)) == {}
+
+
+@pytest.mark.parametrize(
+    "given, workdir, expected",
+    [
+        ("", "", "HOME/bert_jax/xla"),
+        ("", "runs/base", "HOME/bert_jax/xla"),
+        ("", "gs://bucket/runs/base/", "gs://bucket/runs/xla_cache"),
+        ("", "s3://bucket", "s3://bucket/xla_cache"),
+        ("/mine", "gs://bucket/runs/base", "/mine"),
+        ("gs://mine/xla", "", "gs://mine/xla"),
+    ],
+)
+def test_where_compiled_programs_are_kept(monkeypatch, given, workdir, expected):
+    monkeypatch.setenv("XDG_CACHE_HOME", "HOME")
+    monkeypatch.delenv("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES", raising=False)
+    names = "jax_compilation_cache_dir", "jax_persistent_cache_enable_xla_caches"
+    before = [getattr(jax.config, name) for name in names]
+    jax.config.update(names[0], given or None)
+    try:
+        enable_compilation_cache(workdir)
+        directory, xla_caches = (getattr(jax.config, name) for name in names)
+    finally:
+        for name, value in zip(names, before, strict=True):
+            jax.config.update(name, value)
+    assert directory == expected
+    assert (xla_caches == "none") == ("://" in expected)  # XLA itself cannot write to a URL
