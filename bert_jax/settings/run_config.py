@@ -261,6 +261,12 @@ class CheckpointConfig(Part):
     """When checkpoints are saved, and which of them stay."""
 
     every: int = free(1000, "steps between two checkpoints; 0: at the end alone")
+    minutes: float = free(
+        0.0,
+        "a checkpoint is also saved when the last one is this many minutes old; 0: by steps alone",
+        minimum=0,
+        maximum=10**6,
+    )
     keep: int = free(3, "number of newest checkpoints to keep", minimum=1)
     keep_every: int = free(0, "checkpoints of multiples of this step stay too; 0: none")
 

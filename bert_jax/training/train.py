@@ -26,7 +26,7 @@ from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import dispatch
 from bert_jax.objectives.adapters import PARAMS, LowRank, encoder_config, low_rank_name
 from bert_jax.objectives.base import Objective
-from bert_jax.parallel import host, sharding
+from bert_jax.parallel import collective, host, sharding
 from bert_jax.settings.run_config import RunConfig
 from bert_jax.training import flops
 from bert_jax.training.evaluators import Batches, EvaluationContext, Evaluator, is_due, missed
@@ -166,6 +166,7 @@ class _Run:
         self._local_rows = sharding.local_rows(self._mesh, self.config.batch_size)
         # A seed on the host would be transferred for every step.
         self._seed = sharding.on_all_devices(np.uint32(self.config.seed), self._mesh)
+        self._save_timer = _SaveTimer(60 * self.config.checkpoint.minutes)
         self._train_step = self.setup.step_with(self.config.accumulate_steps)
         self._programs: dict[tuple, Callable] = {}
         self._logged_kernels: list[dispatch.Choice] = []
@@ -289,6 +290,7 @@ class _Run:
     def train(self, profiler: Profiler) -> None:
         self._step_metrics.start(self._peak_flops())
         self.guard.hold()
+        self._save_timer.restart(self.step)
         while self.step < self.config.steps:
             self._dispatch(profiler)
             self.checkpointer.poll()
@@ -334,7 +336,11 @@ class _Run:
 
     def _save_and_evaluate(self) -> bool:
         last = self.config.steps
-        self.save_due = self.save_due or is_due(self.step, self.config.checkpoint.every, last)
+        self.save_due = (
+            self.save_due
+            or is_due(self.step, self.config.checkpoint.every, last)
+            or self._save_timer.is_due(self.step)
+        )
         evaluators = [each for each in self.evaluators if is_due(self.step, each.every, last)]
         if not (self.save_due or evaluators):
             return False
@@ -365,6 +371,7 @@ class _Run:
         self.writer.flush()
         with self._step_metrics.timed("save"):
             self.checkpointer.save(self.step, self.state)
+        self._save_timer.restart(self.step)
         self.save_due = False
 
     @contextlib.contextmanager
@@ -413,6 +420,37 @@ class _Run:
             "optimizer.learning_rate or look at the data, and start another run, with another seed for other "
             f"data, from {f'an earlier step by resume_from, such as {good[-1]}' if good else 'scratch'}"
         )
+
+
+class _SaveTimer:
+    """Decides when a step is to be saved because of the time since the last save.
+
+    Process 0 decides for all. The processes wait for each other when they ask it, so they do so at few steps:
+    at those where process 0 expects the time to be over, by the duration of the steps since the save, and
+    where their number has doubled, since that duration may change.
+
+    Args:
+        seconds: the time between two saves; 0 for none.
+    """
+
+    def __init__(self, seconds: float):
+        self._seconds = seconds
+
+    def restart(self, step: int) -> None:
+        """Begins to measure the time. Call it before the first step and after each save."""
+        self._saved, self._since, self._next = step, time.monotonic(), step + 1
+
+    def is_due(self, step: int) -> bool:
+        """Whether the state after this step is to be saved. All processes get the same answer."""
+        if not self._seconds or step < self._next:
+            return False
+        is_due, self._next = collective.call_in_primary(lambda: self._decide(step))
+        return is_due
+
+    def _decide(self, step: int) -> tuple[bool, int]:
+        steps, elapsed = step - self._saved, time.monotonic() - self._since
+        left = steps * (self._seconds / max(elapsed, 1e-9) - 1)
+        return elapsed >= self._seconds, step + int(min(max(left, 1), steps))
 
 
 def _describe(abstract_state: TrainState, mesh: jax.sharding.Mesh, log: Callable[[str], None]) -> None:

@@ -57,8 +57,9 @@ def run(arguments, count, **options):
         (4, {}),
         (4, {"mesh.data": 2, "mesh.fsdp": 4}),
         (2, {"mesh.data": 1, "mesh.tensor": 4}),
+        (2, {"checkpoint.every": 0, "checkpoint.minutes": 0.01}),
     ],
-    ids=["2", "4", "4-fsdp", "2-tensor"],
+    ids=["2", "4", "4-fsdp", "2-tensor", "2-timed-saves"],
 )
 def test_losses_are_those_of_one_process(records, alone, tmp_path, count, mesh):
     codes, started = run(command(tmp_path / "run", records, **mesh), count)

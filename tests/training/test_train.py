@@ -1,14 +1,19 @@
 """The loop on a linear model: what a run writes, ways to start it, and when it reads device values."""
 
+import functools
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax._src.array import ArrayImpl
+from support import together
 from support.regression import WEIGHTS, Run, assert_same, at, make_batch
 
 from bert_jax.checkpoint import saving
 from bert_jax.errors import StorageError, UserError
+from bert_jax.training import train
 from bert_jax.workdir.run_directory import WorkDir
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -22,6 +27,43 @@ def test_a_run_trains_saves_and_evaluates(whole):
     assert losses[-1] < 0.5 * losses[0]
     assert run.logged("9 parameters; 8 x cpu (cpu); mesh data=4 fsdp=2 tensor=1")
     assert run.logged("started from scratch") and run.logged("compiled the train step in")
+
+
+def test_steps_are_saved_when_the_last_save_is_old(whole, tmp_path, monkeypatch):
+    """By a clock on which the first step takes 65 s, as if it were compiled, and each other one 20 s."""
+    fields = {"checkpoint__every": 0, "checkpoint__minutes": 1.0, "checkpoint__keep": 9}
+    run, clock = Run(tmp_path / "run", **fields), [0.0]
+
+    def tick(number):
+        clock[0] += 65 if number == 0 else 20
+
+    run.before_batch = tick
+    monkeypatch.setattr(train, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    assert_same(run.fit(), whole[1])
+    assert run.saved() == [3, 6, 9, 12]
+
+
+def test_processes_agree_when_the_last_save_is_old_and_ask_seldom(monkeypatch):
+    clocks, asked = [0.0, 5e6], []
+
+    def due(process):
+        timer, steps = train._SaveTimer(600.0), []
+        timer.restart(0)
+        for step in range(1, 2500):
+            clocks[process] += 1.0 + process  # their clocks differ
+            if timer.is_due(step):
+                steps.append(step)
+                timer.restart(step)
+        return steps
+
+    monkeypatch.setattr(train.time, "monotonic", lambda: clocks[jax.process_index()])
+    decide = train._SaveTimer._decide
+    monkeypatch.setattr(
+        train._SaveTimer, "_decide", lambda timer, step: asked.append(step) or decide(timer, step)
+    )
+    steps = together.run(monkeypatch, *(functools.partial(due, process) for process in range(2)))
+    assert steps == [[600, 1200, 1800, 2400]] * 2
+    assert len(asked) < 60  # of 2,500 steps
 
 
 def test_evaluation_is_the_mean_over_all_rows(whole):
