@@ -12,7 +12,7 @@ base_v2 to xxlarge_v2 without any; and tiny, 4 layers of 256 for a laptop. The p
 of warm-up.
 Version 2 is the same without dropout, on more text, for 10M steps (base) or 3M steps: set --config.steps. At
 most 20 tokens of a row are predicted, the default of google-research/albert. Where a batch does not fit,
-set accumulate_steps. docs/families/albert.md has the rest.
+set accumulate_steps. docs/families.md has the rest.
 """
 
 from bert_jax.errors import UserError

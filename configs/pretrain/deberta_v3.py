@@ -16,7 +16,7 @@ Not verified: 500,000 steps of 8,192 rows, rates of 6e-4 (large: 3e-4), b2=0.98 
 to be the paper's, whose text was not at hand. The published script has batches of 64 (xsmall) and 256, rates
 of 3e-4 (xsmall) and 1e-4, b2=0.999 and a weight of 10.
 
-Where a batch does not fit, set accumulate_steps. docs/families/deberta.md has the rest.
+Where a batch does not fit, set accumulate_steps. docs/families.md has the rest.
 """
 
 from bert_jax.errors import UserError

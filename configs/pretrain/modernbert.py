@@ -10,7 +10,7 @@ The argument is one of the sizes ettin-17m, ettin-32m, ettin-68m, ettin-150m, et
 modernbert-base (the default) and modernbert-large. The batch grows over the first tokens, 1.7 trillion tokens
 follow at a constant learning rate, and a cooldown over the last 50 billion. A smaller budget is a smaller
 `steps`: nothing before the cooldown depends on it. The numbers are those of AnswerDotAI/ModernBERT,
-yamls/modernbert, and of Ettin's standard pre-training. docs/families/modernbert.md says what differs
+yamls/modernbert, and of Ettin's standard pre-training. docs/families.md says what differs
 from them. pretrain/ettin_tiny runs on a small machine.
 
 SIZE+8k and SIZE+decay are the phases that follow, on rows of 8,192 tokens. Each is a run from the weights of

@@ -9,7 +9,7 @@ Sizes: base, large, and tiny, 4 layers of 256 for a laptop. The paper's settings
 500,000 steps of 8,192 rows, Adam with b2=0.98 and without clipping, every parameter decays. Masks are new in
 every step; as in fairseq, <s> and </s> may be chosen, and random tokens are none of the special ones. The
 batch grows from 256 rows over the first 24,000 steps, which the paper's does not: --config.batch_ramp=
-switches that off. Where a batch does not fit, set accumulate_steps. docs/families/roberta.md has the rest.
+switches that off. Where a batch does not fit, set accumulate_steps. docs/families.md has the rest.
 """
 
 from bert_jax.errors import UserError

@@ -1,4 +1,4 @@
-"""What works with the checkpoints of each family: the cells of the table in docs/families/index.md."""
+"""What works with the checkpoints of each family: the table in docs/families.md."""
 
 import io
 import json
@@ -16,14 +16,14 @@ from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.errors import UserError
 from bert_jax.parallel import sharding
 from bert_jax.runs import benchmark, pretrain
-from bert_jax.settings import defaults, pretrain_config
+from bert_jax.settings import config_files, defaults, pretrain_config
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.state import abstract_state
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 DATA = Path(__file__).parents[1] / "testdata"
-PAGE = Path(__file__).parents[2] / "docs" / "families" / "index.md"
+PAGE = Path(__file__).parents[2] / "docs" / "families.md"
 TEXTS = ["the cat sat on the mat", "a dog ran", "the mat sat on a dog", "a cat ran on"]
 QUIET = {"log": lambda line: None}
 
@@ -99,52 +99,55 @@ def chooses_layers(folder, tmp_path):
     assert chosen.config.is_local(1) == model.config.is_local(depth - 1)
 
 
-def has_head(head):
-    return lambda family: head in family.heads
-
-
-# What a record says; `convert` to Hugging Face and back is in test_goldens.py.
+FINE_TUNED = ("sequence_classification", "token_classification", "question_answering", "multiple_choice")
+KINDS = {"WordPiece": "wordpiece", "byte-level BPE": "bpe", "SentencePiece": "sentencepiece"}
+# What a record says, by the columns of the table; `convert` to Hugging Face and back is in test_goldens.py.
 FACTS = {
-    "`embed --pooling=pooler`": lambda family: "pooler" in family.allowed("none"),
-    "`convert` to Hugging Face, and back": lambda family: True,
-    "TF1 checkpoints": lambda family: family.tensorflow is not None,
-    "a head for pairs of sentences (NSP, SOP)": has_head("pretraining"),
-    "fine-tuning on sequences": has_head("sequence_classification"),
-    "fine-tuning on tokens": has_head("token_classification"),
-    "fine-tuning on answer spans": has_head("question_answering"),
-    "fine-tuning on multiple choice": has_head("multiple_choice"),
-    "`convert --add_tokens`": lambda family: family.tokenizer.kind == "wordpiece",
+    "TF1 files": lambda family: family.tensorflow is not None,
+    "sentence-pair head": lambda family: "pretraining" in family.heads,
+    "pooler": lambda family: "pooler" in family.allowed("none"),
+    "`--add_tokens`": lambda family: family.tokenizer.kind == "wordpiece",
 }
-FEATURES = {
-    "`fill-mask`": fills_masks,
-    "`embed`": embeds,
-    "pre-training from `init_from`": starts_pretraining,
-    "`convert --layers`": chooses_layers,
-}
+EVERYWHERE = (fills_masks, embeds, starts_pretraining)
 
 
-def cells():
-    """(feature, model_type, whether it works) of every cell of the page's table."""
-    rows = [line.strip("|").split("|") for line in PAGE.read_text().splitlines() if line.startswith("|")]
-    header, _, *rows = [[cell.strip() for cell in row] for row in rows]
-    names = {family.name: model_type for model_type, family in families.FAMILIES.items()}
-    for feature, *found in rows:
-        for name, cell in zip(header[1:], found, strict=True):
-            assert cell.split(",")[0] in ("yes", "no"), cell
-            yield feature, names[name], cell.startswith("yes")
+def rows():
+    """{model_type: {column: cell}} of the first table of the page."""
+    lines = PAGE.read_text().partition("\n|")[2].partition("\n\n")[0].splitlines()
+    header, _, *cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    records = [dict(zip(header, row, strict=True)) for row in cells]
+    return {record["`model_type`"].strip("`"): record for record in records}
 
 
-def test_the_table_has_every_family_and_feature():
-    found = [(feature, family) for feature, family, _ in cells()]
-    assert sorted(found) == sorted((x, family) for x in FACTS | FEATURES for family in families.FAMILIES)
-    for feature, family, works in cells():
-        assert feature in FEATURES or FACTS[feature](families.FAMILIES[family]) == works, (feature, family)
+def test_the_table_has_every_family():
+    assert rows().keys() == families.FAMILIES.keys()
 
 
-@pytest.mark.parametrize("feature, family, works", [cell for cell in cells() if cell[0] in FEATURES])
-def test_a_cell_of_the_table(folders, tmp_path, feature, family, works):
-    if works:
-        FEATURES[feature](folders[family], tmp_path)
+@pytest.mark.parametrize("family", families.FAMILIES.values(), ids=lambda family: family.name)
+def test_a_row_of_the_table(family):
+    row = rows()[family.model_type]
+    assert (row["family"], KINDS[row["tokenizer"]]) == (family.name, family.tokenizer.kind)
+    assert {name: row[name] == "yes" for name in FACTS} == {name: has(family) for name, has in FACTS.items()}
+    for folder in ("pretrain/", "finetune/"):
+        configs = {folder + name for name in re.findall(r"\w+", row[f"`{folder}`"])}
+        assert configs <= {*config_files.names()}
+
+
+@pytest.mark.parametrize("family", families.FAMILIES.values(), ids=lambda family: family.name)
+def test_every_family_has_the_heads_of_fine_tuning(family):
+    assert {*FINE_TUNED} <= family.heads.keys()
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+@pytest.mark.parametrize("feature", EVERYWHERE)
+def test_a_feature_of_every_family(folders, tmp_path, feature, family):
+    feature(folders[family], tmp_path)
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_layers_are_chosen_where_the_table_says(folders, tmp_path, family):
+    if rows()[family]["`--layers`"] == "yes":
+        chooses_layers(folders[family], tmp_path)
     else:
         with pytest.raises(UserError):
-            FEATURES[feature](folders[family], tmp_path)
+            chooses_layers(folders[family], tmp_path)
