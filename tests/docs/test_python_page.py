@@ -1,4 +1,4 @@
-"""The recipes of docs/library.md run as they stand, one after the other."""
+"""The recipes of docs/python.md run as they stand, one after the other."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from bert_jax.convert.formats import work_directory
 from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "library.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
 RECIPES = re.findall(r"^## (.+?)\n.*?^```python\n(.*?)^```", PAGE, re.M | re.S)
 
 
@@ -94,12 +94,12 @@ def check_history(names):
 
 
 CHECKS = {
-    "Hidden states in a notebook": check_hidden_states,
-    "Vectors of many texts": check_vectors,
-    "Training from Python": check_training,
-    "Predictions of a fine-tuned run": check_predictions,
-    "A head of your own": check_scores,
-    "A training step of your own": check_losses,
+    "Hidden states": check_hidden_states,
+    "Embeddings of many texts": check_vectors,
+    "Training": check_training,
+    "Predictions": check_predictions,
+    "A new head": check_scores,
+    "A custom training step": check_losses,
     "Second derivatives": check_hessian_product,
     "A new objective": check_objective,
     "Reading records": check_history,
