@@ -12,7 +12,6 @@ config with its value and its meaning: what `--config.FIELD=VALUE` can set.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,7 +30,6 @@ with epy.lazy_imports():
 
 ARGUMENTS = "[NAME]"
 
-_LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 _VALUES_WIDTH = 44  # of the column of names and values
 
 
@@ -72,7 +70,7 @@ def describe_fields(config: Mapping[str, Any]) -> str:
         declared = dict(config_fields.fields(pretrain_config.PretrainConfig()))
     lines = []
     for name, value in config_fields.flatten(config):
-        meaning = _LINK.sub(r"\1", declared[name].meaning) if name in declared else ""
+        meaning = declared[name].meaning if name in declared else ""
         if name not in others:
             lines.append(f"{f'{name} = {value!r}':<{_VALUES_WIDTH}}  {meaning}".rstrip())
     return "\n".join(lines)

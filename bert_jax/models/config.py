@@ -36,8 +36,8 @@ def _field(
     return dataclasses.field(default=default, metadata={**metadata, **dict.fromkeys(marks, True)})
 
 
-def _optional_rate(where: str, *marks: str) -> Any:
-    return _field(None, f"dropout rate {where}", "dropout", *marks, **_RATE, type="float", optional=True)
+def _optional_rate(meaning: str, *marks: str) -> Any:
+    return _field(None, meaning, "dropout", *marks, **_RATE, type="float", optional=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,183 +47,178 @@ class Architecture:
     Fields that BERT has are named as in a released `bert_config.json`.
     """
 
-    vocab_size: int = _field(30522, "rows of the word embeddings", "shape", "size", bounds=(1, 10**8))
-    hidden_size: int = _field(768, "H, the width of the layers", "shape", "size", bounds=(1, 2**20))
-    num_hidden_layers: int = _field(12, "layers", "shape", "size", bounds=(1, 10_000))
-    num_attention_heads: int = _field(12, "attention heads of a layer", "shape", "size", bounds=(1, 2**20))
+    vocab_size: int = _field(30522, "Rows of the word embeddings.", "shape", "size", bounds=(1, 10**8))
+    hidden_size: int = _field(768, "Width H of the layers.", "shape", "size", bounds=(1, 2**20))
+    num_hidden_layers: int = _field(12, "Number of layers.", "shape", "size", bounds=(1, 10_000))
+    num_attention_heads: int = _field(12, "Attention heads per layer.", "shape", "size", bounds=(1, 2**20))
     intermediate_size: int = _field(
-        3072, "width of the feed-forward block", "shape", "size", bounds=(1, 2**24)
+        3072, "Width of the feed-forward block.", "shape", "size", bounds=(1, 2**24)
     )
     hidden_act: str = _field(
         "gelu",
-        "activation of the feed-forward block: `gelu` (exact, by erf), `gelu_tanh` (its approximation), "
-        "`relu`, `silu`",
+        "Activation of the feed-forward block: `gelu` (exact), `gelu_tanh` (approximate), `relu` or `silu`.",
         choices=("gelu", "gelu_tanh", "relu", "silu", *_ACTIVATION_SYNONYMS),
     )
     hidden_dropout_prob: float = _field(
-        0.1, "dropout rate wherever no other rate is given", "dropout", "of_run", **_RATE
+        0.1, "Dropout rate wherever no other rate applies.", "dropout", "of_run", **_RATE
     )
     attention_probs_dropout_prob: float = _field(
-        0.1, "dropout rate of the attention probabilities", "dropout", "of_run", **_RATE
+        0.1, "Dropout rate of the attention probabilities.", "dropout", "of_run", **_RATE
     )
     max_position_embeddings: int = _field(
         512,
-        "rows of the learned position embeddings, or the length of the longest sequence",
+        "Maximum sequence length in tokens, and rows of learned position embeddings.",
         "shape",
         "size",
         bounds=(1, 2**24),
     )
     type_vocab_size: int = _field(
         2,
-        "rows of the token type embeddings; 0: no token types; 1: every token has the same",
+        "Rows of the token type embeddings. 0: none; 1: every token has the same type.",
         "shape",
         "size",
         bounds=(0, 10**6),
     )
     initializer_range: float = _field(
-        0.02, "standard deviation of the untrained weights, before truncation", bounds=(0, 1000)
+        0.02, "Standard deviation of the initial weights, before truncation.", bounds=(0, 1000)
     )
     layer_norm_eps: float = _field(
-        1e-12, "added to the variance, or to the mean square, by every norm", bounds=(1e-37, 1)
+        1e-12, "Constant that every norm adds to the variance or mean square.", bounds=(1e-37, 1)
     )
-    causal: bool = _field(False, "left-to-right attention, the paper's ablation (section 5.1)")
+    causal: bool = _field(False, "Use left-to-right attention.")
 
     model_type: str = _field(
         "bert",
-        "the model family, which determines the format of the files, the heads and the form of a row; the "
-        "other fields determine what the encoder computes",
+        "Model family, which sets file format, heads and special tokens.",
     )
     embedding_size: int = _field(
         0,
-        "E, width of the embedding tables, projected to `hidden_size`; 0: `hidden_size` itself",
+        "Width of the embedding tables, projected to `hidden_size`. 0: `hidden_size`.",
         "shape",
         bounds=(0, 2**20),
     )
     projection_placement: str = _field(
         "after_norm",
-        "where embeddings are projected to `hidden_size`: `after_norm`, or `before_norm` without a bias "
-        "(DeBERTa); `always`: after the norm, even if E is `hidden_size` (ALBERT in transformers)",
+        "Where embeddings are projected to `hidden_size`: `after_norm`, `before_norm` (without bias; "
+        "DeBERTa), or `always` (after the norm, also at equal widths).",
         "shape",
         choices=("after_norm", "before_norm", "always"),
     )
     position: str = _field(
         "learned",
-        "`learned`, `sinusoid` (Vaswani et al. 2017) and `scaled_sinusoid` (with one learned factor) are "
-        "added to the embeddings, `rotary` (Su et al. 2021) rotates queries and keys, `alibi` (Press et al. "
-        "2022) adds a bias to the attention logits that depends on the distance in either direction; "
-        "`disentangled` (He et al. 2021) adds products of queries and keys with a table of distances; `none`",
+        "Position encoding: `learned`, `sinusoid`, `scaled_sinusoid`, `rotary`, `alibi` (symmetric), "
+        "`disentangled` (DeBERTa) or `none`.",
         "shape",
         choices=("learned", "none", "sinusoid", "scaled_sinusoid", "rotary", "alibi", "disentangled"),
     )
     position_buckets: int = _field(
         0,
-        "distances up to half of this number have a row each in the table of `position=disentangled`, and "
-        "longer ones share rows, up to `max_relative_positions`; 0: one row for each distance. DeBERTa: 256",
+        "Distances up to half of this number have one embedding each, longer ones share them "
+        "(`disentangled`). 0: one each; DeBERTa: 256.",
         "shape",
         bounds=(0, 2**24),
     )
     max_relative_positions: int = _field(
         0,
-        "distance from which on all distances share a row of that table; 0: `max_position_embeddings`",
+        "Distance from which on all share an embedding (`disentangled`). 0: `max_position_embeddings`.",
         "shape",
         bounds=(0, 2**24),
     )
     position_attention: str = _field(
         "c2p|p2c",
-        "which products `position=disentangled` adds: `c2p`, contents of queries with distances; `p2c`, "
-        "contents of keys with distances; `c2p|p2c`, both",
+        "Terms of disentangled attention: `c2p` (content to position), `p2c` (position to content), or both.",
         "shape",
         choices=("c2p", "p2c", "c2p|p2c"),
     )
     share_attention_key: bool = _field(
         True,
-        "the dense layers of queries and keys are also those of the table of distances; otherwise each layer "
-        "has others for them",
+        "Project the distance embeddings with the query and key weights of the content, not with separate "
+        "ones.",
         "shape",
     )
-    relative_norm: bool = _field(True, "a norm of the table of distances", "shape")
+    relative_norm: bool = _field(True, "Normalize the distance embeddings.", "shape")
     conv_kernel_size: int = _field(
         0,
-        "width of a convolution of the embeddings, added to the output of the first layer; 0: none. "
-        "DeBERTa v2 xlarge: 3",
+        "Kernel width of a convolution of the embeddings, added to the first layer's output. 0: none; "
+        "DeBERTa v2 xlarge: 3.",
         "shape",
         bounds=(0, 1023),
     )
     conv_act: str = _field(
-        "tanh", "its activation", choices=("tanh", "gelu", "gelu_tanh", "relu", "silu", *_ACTIVATION_SYNONYMS)
+        "tanh",
+        "Activation of the convolution: `tanh`, `gelu`, `gelu_tanh`, `relu` or `silu`.",
+        choices=("tanh", "gelu", "gelu_tanh", "relu", "silu", *_ACTIVATION_SYNONYMS),
     )
     mask_decoder: bool = _field(
         False,
-        "masked tokens are predicted by the last layer, applied twice to queries that start from absolute "
-        "positions (the enhanced mask decoder of He et al. 2021, section 3.2)",
+        "Predict masked tokens with DeBERTa's enhanced mask decoder, which adds absolute positions.",
         "shape",
     )
     position_offset: int = _field(
         0,
-        "row of the position embeddings that the first token of a sequence uses; RoBERTa: 2",
+        "Row of the position embeddings for the first token. RoBERTa: 2.",
         bounds=(0, 2**24),
     )
     rotary_theta: float = _field(
-        10_000.0, "base of the rotary angles in global layers", above=0, maximum=10**12
+        10_000.0, "Base of the rotary angles in global layers.", above=0, maximum=10**12
     )
     local_rotary_theta: float = _field(
-        10_000.0, "base of the rotary angles in local layers", above=0, maximum=10**12
+        10_000.0, "Base of the rotary angles in local layers.", above=0, maximum=10**12
     )
     local_window: int = _field(
         0,
-        "a token of a local layer attends to the tokens at most this far to each side; 0: no layer is local. "
-        "ModernBERT: 64",
+        "Tokens to each side that a token of a local layer attends to. 0: no local layers; ModernBERT: 64.",
         bounds=(0, 2**24),
     )
     global_every: int = _field(
         1,
-        "layers whose index (from 0) is divisible by this number are global. ModernBERT: 3",
+        "Every n-th layer is global, starting with the first. ModernBERT: 3.",
         bounds=(1, 10_000),
     )
     norm_placement: str = _field(
-        "post", "`post`: norm(x + f(x)); `pre`: x + f(norm(x))", choices=("post", "pre")
+        "post",
+        "Where a sublayer f is normalized: `post`, norm(x + f(x)), or `pre`, x + f(norm(x)).",
+        choices=("post", "pre"),
     )
-    final_norm: bool = _field(False, "a norm after the last layer", "shape")
-    embedding_norm: bool = _field(True, "a norm after the sum of the embeddings", "shape")
-    first_attention_norm: bool = _field(True, "a norm before the attention of the first layer", "shape")
+    final_norm: bool = _field(False, "Normalize the output of the last layer.", "shape")
+    embedding_norm: bool = _field(True, "Normalize the sum of the embeddings.", "shape")
+    first_attention_norm: bool = _field(
+        True, "Normalize the input of the first layer's attention (`norm_placement=pre`).", "shape"
+    )
     norm: str = _field(
         "layernorm",
-        "`layernorm` (Ba et al. 2016) or `rmsnorm` (Zhang and Sennrich 2019)",
+        "Kind of norm: `layernorm` or `rmsnorm`.",
         choices=("layernorm", "rmsnorm"),
     )
-    norm_bias: bool = _field(True, "norms add a bias", "shape")
-    attention_bias: bool = _field(True, "the dense layers of attention have a bias", "shape")
-    inner_bias: bool = _field(True, "the first dense layer of the feed-forward block has a bias", "shape")
-    output_bias: bool = _field(True, "the second dense layer of the feed-forward block has a bias", "shape")
+    norm_bias: bool = _field(True, "Norms have a bias.", "shape")
+    attention_bias: bool = _field(True, "The dense layers of attention have a bias.", "shape")
+    inner_bias: bool = _field(True, "The first feed-forward layer has a bias.", "shape")
+    output_bias: bool = _field(True, "The second feed-forward layer has a bias.", "shape")
     feed_forward: str = _field(
         "mlp",
-        "`mlp`, or `glu`: one half of the first dense layer's output is activated and multiplied by the "
-        "other half (Shazeer 2020)",
+        "Feed-forward block: `mlp`, or `glu` (gated linear unit).",
         "shape",
         choices=("mlp", "glu"),
     )
     layer_groups: int = _field(
         0,
-        "groups of layers that share their parameters; 0: no layers share parameters. ALBERT (Lan et al. "
-        "2020): 1",
+        "Groups of layers that share parameters. 0: no layers do; ALBERT: 1.",
         "shape",
         bounds=(0, 10_000),
     )
     embedding_dropout: float | None = _optional_rate(
-        "after the embeddings; None for `hidden_dropout_prob`", "of_run"
+        "Dropout rate after the embeddings. None: `hidden_dropout_prob`.", "of_run"
     )
     inner_dropout: float | None = _optional_rate(
-        "after the feed-forward block; None for `hidden_dropout_prob`", "of_run"
+        "Dropout rate after the feed-forward block. None: `hidden_dropout_prob`.", "of_run"
     )
     classifier_dropout: float | None = _optional_rate(
-        "in a classification head; None for that of the model family", "of_head"
+        "Dropout rate in a classification head. None: the model family's rate.", "of_head"
     )
     classifier_pooling: str | None = _field(
         None,
-        "the state that a classification head for sequences reads: `cls`, `last` for the last token, or the "
-        "`mean` over all tokens; None for that of the model family, with `last` in place of `cls` if "
-        "`causal` is true ([causal.md](causal.md)). Pre-training records it for the fine-tunings that start "
-        "from the model",
+        "State that a sequence head reads: `cls`, `last` or `mean`. None: the model family's, with `last` "
+        "for `cls` if `causal` is set.",
         "of_head",
         choices=("cls", "last", "mean"),
         type="str",
@@ -231,24 +226,25 @@ class Architecture:
     )
     attention_adapter: int = _field(
         0,
-        "width of a bottleneck adapter after the attention of each layer (Houlsby et al. 2019); 0: none. "
-        "`adapter.kind` sets it",
+        "Width of an adapter after each attention, which `adapter.kind` sets. 0: none.",
         "shape",
         bounds=(0, 2**20),
     )
     output_adapter: int = _field(
-        0, "width of one after the feed-forward block; 0: none", "shape", bounds=(0, 2**20)
+        0,
+        "Width of an adapter after each feed-forward block, which `adapter.kind` sets. 0: none.",
+        "shape",
+        bounds=(0, 2**20),
     )
     tie_word_embeddings: bool = _field(
         True,
-        "the masked LM head multiplies by the word embeddings; false: by a separate matrix, as NeoBERT's "
-        "always does",
+        "Use the word embeddings as the output matrix of the masked LM head.",
         "shape",
     )
     initializer: str = _field(
         "truncated_normal",
-        "`truncated_normal` at two standard deviations, `normal`, or `megatron`: truncated, with a standard "
-        "deviation divided by sqrt(2 layers) for the last product of each sublayer",
+        "Distribution of initial weights: `truncated_normal`, `normal`, or `megatron` (last matrix of a "
+        "sublayer divided by sqrt(2 layers)).",
         choices=("truncated_normal", "megatron", "normal"),
     )
 
@@ -266,39 +262,27 @@ class Execution:
 
     dtype: str = option(
         "auto",
-        "of activations and matrix products: `bfloat16` on TPUs, on GPUs but NVIDIA's before Ampere, and on "
-        "CPUs with AMX_BF16 or AVX512_BF16, else `float32`; `config.json` records what it became, and a run "
-        "that resumes on another platform keeps it. "
-        "Parameters are float32. On NVIDIA GPUs XLA computes float32 products in TF32, on TPUs in one "
-        "bfloat16 pass",
+        "Type of activations and matmuls: `float32`, `bfloat16`, or `auto`, bfloat16 where the device "
+        "supports it.",
         choices=dispatch.DTYPES,
     )
     attention: str = option(
         "auto",
-        "`xla`; `cudnn` (NVIDIA from Ampere on; bfloat16, rows of an even length, heads of a multiple of 8 "
-        "up to 128); `pallas` (TPU, rows of a multiple of 128 up to 8,192 tokens, 512 with "
-        "`position=disentangled`, of any length in local layers, heads of 16, 32, 64 or 128); `splash` (TPU, "
-        "rows of a multiple of 128 tokens). cuDNN and splash have no attention dropout, cuDNN has no "
-        "`local_window`, and neither has `alibi` or `disentangled`. `auto` takes the first "
-        "that can compute the case, else `xla`; an implementation that is named and cannot is an error. On a "
-        "TPU, all values but `xla` also compute dropout, sum and LayerNorm at the end of a sublayer as one "
-        "kernel (`norm_placement=post`, rows of a multiple of 128 tokens, a `hidden_size` that is a multiple "
-        "of 128 up to 1,024)",
+        "Implementation of attention: `xla`, `cudnn` (NVIDIA GPU), `pallas` or `splash` (TPU). `auto` uses a "
+        "kernel if one supports the case.",
         choices=dispatch.ATTENTIONS,
         resume="free",
     )
     remat: str = option(
         "none",
-        "rematerialization, which trades time for memory: `full` keeps only the input of each layer for the "
-        "backward pass, `dots` also the results of matrix products",
+        "Rematerialization, which saves memory: `full` recomputes layers in the backward pass, `dots` all "
+        "but matmuls.",
         choices=("none", "full", "dots"),
         resume="free",
     )
     scan_unroll: int = option(
         1,
-        "layers that are compiled as one block; 0 is all: faster steps, longer compilation. On CPUs, 0 is 1 "
-        "in training more than 4 layers in float32, where larger blocks are slower; and with `remat` it is "
-        "1, because only a loop frees memory",
+        "Layers compiled as one block. 0 is all: faster steps, longer compilation.",
         maximum=10_000,
         resume="free",
     )

@@ -22,13 +22,9 @@ class FinetuneDataConfig(Part):
 
     train: str = option(
         "",
-        "your own file to train on: TSV, CSV or JSON lines; of texts Parquet or Arrow, or a folder of these; "
-        "of questions JSON, of tags CoNLL columns too; or hf:ORG/NAME:CONFIG, a data set on the Hugging "
-        "Face hub",
+        "Training file, or `hf:ORG/NAME:CONFIG` on the Hugging Face hub.",
     )
-    eval: str = option(
-        "", "your own file to evaluate on, as `data.train`; of a data set the split validation"
-    )
+    eval: str = option("", "Evaluation file. Empty: the validation split if `data.train` is on the hub.")
 
 
 def _other_default(name: str, default: Any) -> Any:
@@ -45,12 +41,12 @@ class FinetuneConfig(RunConfig):
         of_tasks: the values of the fields that tasks declare, by their dotted names.
     """
 
-    task: str = option("classification", "the task, by a name of `bert_jax.tasks`")
+    task: str = option("classification", "Name of the task.")
     batch_size: int = _other_default("batch_size", 32)
-    epochs: float = option(3.0, "passes over the training file", above=0, maximum=10**6)
+    epochs: float = option(3.0, "Passes over the training file.", above=0, maximum=10**6)
     warmup_fraction: float = option(
         0.1,
-        "fraction of the steps that is warm-up, unless `optimizer.warmup_steps` is set",
+        "Warm-up as a fraction of the steps, with `optimizer.warmup_steps=0`.",
         minimum=0,
         below=1,
     )
@@ -58,22 +54,18 @@ class FinetuneConfig(RunConfig):
     distillation: DistillationConfig = DistillationConfig(losses="logits=0.5, task=0.5")
     checkpoint: CheckpointConfig = CheckpointConfig(keep=1)
     eval: EvalConfig = EvalConfig(every=0)
-    vocab: str = option("", "the vocabulary, where there is no `init_from`, which has one")
+    vocab: str = option("", "Vocabulary file of a run without `init_from`.")
     from_scratch: bool = option(
-        False, "start with the architecture and vocabulary of `init_from`, and none of its weights"
+        False, "Use the architecture and vocabulary of `init_from`, but not its weights."
     )
     data_dir: str = free(
         "",
-        "folder with files that the task has names for, or [hf:nyu-mll/glue](finetuning.md#glue)",
+        "Directory with the files of a benchmark task, or `hf:nyu-mll/glue`.",
     )
     data: FinetuneDataConfig = FinetuneDataConfig()
-    train_rows: int = option(
-        0, "train on the first examples of the training file alone, this many; 0: on all of them"
-    )
-    group_by_length: bool = option(True, "batches of examples of similar lengths, where none are packed")
-    early_stopping: int = option(
-        0, "evaluations in a row without a better score that end the run; 0: it goes to its end"
-    )
+    train_rows: int = option(0, "Number of training examples to use. 0: all.")
+    group_by_length: bool = option(True, "Batch examples of similar lengths, unless they are packed.")
+    early_stopping: int = option(0, "Evaluations in a row without a better score that end the run. 0: never.")
     log_every: int = _other_default("log_every", 20)
     of_tasks: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 

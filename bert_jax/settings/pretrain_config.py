@@ -74,50 +74,45 @@ class Ramp:
 class MaskingConfig(Part):
     """Which tokens are predicted in pre-training, and what replaces them."""
 
-    prob: float = option(0.15, "fraction of the tokens to predict", above=0, below=1)
+    prob: float = option(0.15, "Fraction of the tokens to predict.", above=0, below=1)
     strategy: str = option(
         "token",
-        "what is chosen: `token`, `whole_word`, `span` (SpanBERT's spans of up to 10 words), or `ngram` "
-        "(ALBERT's, of up to 3 words)",
+        "Unit to mask: `token`, `whole_word`, `span` (1 to 10 words, SpanBERT) or `ngram` (1 to 3 words, "
+        "ALBERT).",
     )
     max_predictions: int = option(
         0,
-        "the most tokens of a row to predict; 0: `prob` of the row, 20 at 128 and 80 at 512; four standard "
-        "deviations more with `count=bernoulli`, and 19 and 79 with `count=electra`",
+        "Maximum tokens to predict in a row. 0: from `prob` and `count`, by default 20 of 128 or 80 of 512.",
         maximum=2**16,
     )
     count: str = option(
         "google",
-        "how many tokens of a row of n tokens, with [CLS] and [SEP], are predicted: `google`, round(`prob` "
-        "n) and at least 1; `electra`, the same in float32, at most int((`prob` + 0.005) length of the row); "
-        "`fairseq`, floor(`prob` n + U) with a uniform U; `bernoulli`, each token independently, as in "
-        "transformers",
+        "Rule for the number of tokens to predict: `google`, `electra`, `fairseq`, or `bernoulli` (each "
+        "token independently).",
     )
     replace: str = option(
         "0.8,0.1,0.1",
-        "shares of the chosen tokens that become [MASK], that become a random token, and that stay the same",
+        "Fractions of the chosen tokens that become [MASK], become a random token, and stay the same.",
     )
     exclude_special: bool = option(
         False,
-        "random tokens are drawn from the vocabulary without padding, [CLS], [SEP] and [UNK], as in fairseq",
+        "Exclude padding, [CLS], [SEP] and [UNK] from the random tokens.",
     )
     never_chosen: str = option(
         "layout",
-        "special tokens that are never chosen: `layout`, [CLS] and [SEP], as in google-research/bert; "
-        "`special`, also [UNK] and [MASK] where they are in the text, as in transformers; `none`, as in "
-        "fairseq",
+        "Special tokens that are never predicted: `layout` ([CLS] and [SEP]), `special` (also [UNK] and "
+        "[MASK]) or `none`.",
     )
     smoothing: float = option(
         0.0,
-        "with `strategy=token`: a token is chosen with a probability in proportion to (its "
-        "count)^-smoothing; DistilBERT: 0.7; 0: all alike",
+        "Choose tokens with a probability proportional to count^-smoothing (`token`). DistilBERT: 0.7.",
         minimum=0,
         maximum=100,
     )
     copies: int = option(
         0,
-        "sets of masks of a row, of which epoch e has set e mod `copies`: 1, the same masks in every epoch; "
-        "10, static masks as those of google-research/bert; 0, new masks at every step",
+        "Sets of masks per row, used in turn by epoch. 0: new masks at every step; 10: as "
+        "google-research/bert.",
     )
 
     def options(self, length: int, part: str = "masking") -> MaskingOptions:
@@ -134,10 +129,10 @@ class EvalMaskingConfig(Part):
     """The masks of evaluation, where they differ from those of training."""
 
     prob: float | None = option(
-        None, "`masking.prob` in evaluation; None: the same", type="float", above=0, below=1, optional=True
+        None, "`masking.prob` in evaluation. None: the same.", type="float", above=0, below=1, optional=True
     )
-    replace: str = option("", "`masking.replace` in evaluation; empty: the same")
-    never_chosen: str = option("", "`masking.never_chosen` in evaluation; empty: the same")
+    replace: str = option("", "`masking.replace` in evaluation. Empty: the same.")
+    never_chosen: str = option("", "`masking.never_chosen` in evaluation. Empty: the same.")
 
     def options(self, masking: MaskingConfig, length: int) -> MaskingOptions:
         """Returns the options for rows of `length` tokens; fields that are not set are those of `masking`."""
@@ -153,28 +148,23 @@ class ReplacedTokensConfig(Part):
 
     generator_hidden_size: int = fixed(
         0,
-        "width H of the generator's layers, with 4 H in the feed-forward block and heads of 64; 0: a quarter "
-        "of `model.hidden_size`",
+        "Width of the generator. 0: a quarter of `model.hidden_size`.",
         maximum=2**20,
     )
-    generator_layers: int = fixed(
-        0, "number of the generator's layers; 0: `model.num_hidden_layers`", maximum=10_000
-    )
+    generator_layers: int = fixed(0, "Layers of the generator. 0: `model.num_hidden_layers`.", maximum=10_000)
     sharing: str = fixed(
         "all",
-        "embeddings that both networks read: `all`, tables and norm, as in ELECTRA; `gdes`, the word "
-        "embeddings of the generator, whose gradient is masked LM's alone, plus a difference that the "
-        "discriminator learns ([DeBERTa v3](families/deberta.md)); `none`",
+        "Embeddings that generator and discriminator share: `all` (ELECTRA), `gdes` (DeBERTa v3) or `none`.",
         choices=("all", "gdes", "none"),
     )
-    weight: float = amount(50.0, "factor of the discriminator's loss; the generator's is 1")
+    weight: float = amount(50.0, "Weight of the discriminator's loss. The generator's is 1.")
 
 
 @dataclasses.dataclass(frozen=True)
 class PretrainEvalConfig(EvalConfig):
     """When pre-training is evaluated, and on how much."""
 
-    batches: int = free(0, "batches to evaluate on; 0: all of the split")
+    batches: int = free(0, "Batches to evaluate on. 0: all of them.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,16 +172,16 @@ class PretrainDataConfig(Part):
     """The records of pre-training. Directory and vocabulary may move: their digests identify them."""
 
     dir: str = free(
-        "", "records made by `bert-jax data`, or by google-research/bert's create_pretraining_data"
+        "",
+        "Records of `bert-jax data` or of google-research/bert's create_pretraining_data.",
     )
-    vocab: str = free("", "the vocabulary of records of the latter, which do not have it with them")
+    vocab: str = free("", "Vocabulary file of records from create_pretraining_data.")
     replay: str = free(
         "",
-        "records of general text, from which each batch takes some rows, so that less is forgotten "
-        "([continued-pretraining.md](continued-pretraining.md)); comma-separated directories",
+        "Comma-separated directories of older records to mix into each batch, against forgetting.",
     )
     replay_share: float = option(
-        0.1, "fraction of the rows of a batch that are from `data.replay`", minimum=0.001, maximum=0.999
+        0.1, "Fraction of the rows that come from `data.replay`.", minimum=0.001, maximum=0.999
     )
 
     @property
@@ -204,11 +194,10 @@ class PretrainDataConfig(Part):
 class PretrainConfig(RunConfig):
     """Pre-training; the defaults are those of the paper (appendix A.2)."""
 
-    steps: int = option(1_000_000, "steps of the whole run", minimum=1)
+    steps: int = option(1_000_000, "Steps of the whole run.", minimum=1)
     batch_ramp: str = option(
         "",
-        "rows of the global batch by step, `STEP=ROWS` separated by commas, such as `0=256, 1000=512`: 512 "
-        "from step 1,000 on. It begins at step 0 and ends with `batch_size` ([optimizers.md](optimizers.md))",
+        "Batch size from given steps on, such as `0=256, 1000=512`; the last is `batch_size`.",
     )
     optimizer: PretrainOptimizerConfig = PretrainOptimizerConfig()
     distillation: PretrainDistillationConfig = PretrainDistillationConfig()
@@ -218,22 +207,20 @@ class PretrainConfig(RunConfig):
     eval_masking: EvalMaskingConfig = EvalMaskingConfig()
     objective: str = fixed(
         "masked_lm",
-        "what is learned: `masked_lm`, BERT's; `causal_lm`, the next token at every position "
-        "([causal.md](causal.md)); or `replaced_tokens`, [ELECTRA's](families/electra.md) "
-        "and [DeBERTa v3's](families/deberta.md)",
+        "Pre-training objective: `masked_lm`, `causal_lm` (next token) or `replaced_tokens` (ELECTRA, "
+        "DeBERTa v3).",
     )
     causal_steps: int = option(
         0,
-        "steps at the start that learn the next token, from left to right, before masked LM "
-        "([causal.md](causal.md)); 0: none",
+        "Steps of causal LM at the start, before masked LM.",
     )
     replaced_tokens: ReplacedTokensConfig = ReplacedTokensConfig()
     resume_from: str = option(
         "",
-        "work directory of another run, or one of its `checkpoints/STEP`, to go on from with its optimizer "
-        "and step",
+        "Work directory of another run, or one of its `checkpoints/STEP`, to continue with its step and "
+        "optimizer state.",
     )
-    requires: str = free("", "the field that names the model or run which a new run of this config continues")
+    requires: str = free("", "Field that a new run has to set, such as `init_from`.")
 
     @property
     def batch_sizes(self) -> Ramp:

@@ -24,7 +24,7 @@ with epy.lazy_imports():  # It imports jax, which `estimate` has to set up after
 class ModelConfig(Execution, Architecture, Part):
     """The fields of an encoder and of its execution."""
 
-    vocab_size: int = fixed(0, "rows of the word embeddings; 0: those of the vocabulary", maximum=10**8)
+    vocab_size: int = fixed(0, "Rows of the word embeddings. 0: the size of the vocabulary.", maximum=10**8)
 
     def replace(self, **changes: Any) -> ModelConfig:
         """Returns the configuration with some fields replaced."""
@@ -50,77 +50,61 @@ class OptimizerConfig(Part):
 
     name: str = option(
         "adamw",
-        "`adamw`, without bias correction, as google-research/bert; `adamw_bias_corrected`; `lamb`, "
-        "bias-corrected as in tensorflow/models; `lamb_uncorrected`, as in ALBERT; `stable_adamw`, as "
-        "ModernBERT ([optimizers.md](optimizers.md)); or the name of any "
-        "optimizer of [optax](https://optax.readthedocs.io) or optax.contrib whose updates are in proportion "
-        "to its learning rate, such as `lion`, `muon` (matrices of the layers; the rest by Adam) or "
-        "`sgd`",
+        "Optimizer: `adamw` (without bias correction), `adamw_bias_corrected`, `lamb`, `lamb_uncorrected`, "
+        "`stable_adamw`, or one of optax, such as `muon` or `sgd`.",
     )
     args: str = option(
         "",
-        'arguments of an optimizer of optax, as Python writes them: `b1=0.95, mu_dtype="bfloat16"`; its '
-        "learning rate and weight decay are those of the config, and `optimizer.b1`, `b2` and `eps` are not "
-        "used",
+        "Keyword arguments of an optax optimizer, such as `b1=0.95`; it ignores `optimizer.b1`, `b2` and "
+        "`eps`.",
     )
     schedule: str = option(
         "reference",
-        "`reference`: warm-up, then a decay that counts from step 0; `warmup_then_decay`, both linear; "
-        "`cosine`, `inverse_square_root`, `constant`; `product`, of the warm-up and a linear decay from "
-        "step 0, as ELECTRA's; `triangle`, as `warmup_then_decay` from `optimizer.initial_rate` on, as "
-        "crammed BERT's; `wsd`: warm-up, constant, and a cooldown in the last steps, as ModernBERT's "
-        "([optimizers.md](optimizers.md))",
+        "Learning rate schedule: `reference` (google-research/bert), `warmup_then_decay`, `cosine`, "
+        "`inverse_square_root`, `constant`, `product`, `triangle` or `wsd`.",
     )
-    learning_rate: float = amount(1e-4, "the largest learning rate of the schedule")
-    warmup_steps: int = option(
-        10_000, "steps in which the learning rate rises; in fine-tuning 0 takes `warmup_fraction`"
-    )
-    initial_rate: float = share(
-        0.0, "the learning rate at step 0, as a fraction of the largest; only the schedule `triangle`"
-    )
+    learning_rate: float = amount(1e-4, "Largest learning rate of the schedule.")
+    warmup_steps: int = option(10_000, "Steps of warm-up. In fine-tuning, 0 uses `warmup_fraction`.")
+    initial_rate: float = share(0.0, "Learning rate at step 0 as a fraction of the largest (`triangle`).")
     final_rate: float = share(
         0.0,
-        "the learning rate at the end of the decay, as a fraction of the largest; only the schedules "
-        "`warmup_then_decay`, `cosine`, `triangle` and `wsd`",
+        "Final learning rate as a fraction of the largest (`warmup_then_decay`, `cosine`, `triangle`, "
+        "`wsd`).",
     )
-    cooldown_steps: int = option(0, "the last steps of the schedule `wsd`, in which the learning rate falls")
+    cooldown_steps: int = option(0, "Steps of the final cooldown (`wsd`).")
     cooldown: str = option(
         "linear",
-        "how the learning rate falls in them: `linear`, or `sqrt`: by 1 - sqrt(n / cooldown_steps) at the "
-        "n-th of them",
+        "Form of the cooldown: `linear`, or `sqrt`, 1 - sqrt(n / `cooldown_steps`).",
     )
     weight_decay: float = amount(
         0.01,
-        "decoupled: it is multiplied by the learning rate alone. A rate that other programs multiply by the "
-        "schedule, without the learning rate, is divided by the largest learning rate here",
+        "Decoupled weight decay, which is multiplied by the learning rate.",
     )
     no_decay: str = option(
         r"(.*/)?(bias|scale)",
-        "regular expression: parameters that do not decay, biases and LayerNorm's by default; empty: all "
-        "decay, as in fairseq. It matches "
-        "whole names, such as `encoder/embeddings/word_embeddings` and `encoder/layers/0/query/kernel`",
+        "Parameters without weight decay: a regular expression for full names such as "
+        "`encoder/layers/0/query/kernel`.",
         type="regex",
     )
-    b1: float = option(0.9, "decay rate of the first moment of Adam and LAMB", minimum=0, below=1)
-    b2: float = option(0.999, "decay rate of the second moment of Adam and LAMB", minimum=0, below=1)
+    b1: float = option(0.9, "Decay rate of the first moment (Adam and LAMB).", minimum=0, below=1)
+    b2: float = option(0.999, "Decay rate of the second moment (Adam and LAMB).", minimum=0, below=1)
     eps: float = option(
-        1e-6, "added to the root of the second moment by Adam and LAMB", minimum=1e-37, maximum=10**6
+        1e-6, "Constant added to the root of the second moment (Adam and LAMB).", minimum=1e-37, maximum=10**6
     )
     clip_norm: float = option(
         1.0,
-        "the largest norm of the gradient, to which it is scaled down; 0 for none",
+        "Maximum norm of the gradient. 0: no clipping.",
         minimum=0,
         maximum=10**30,
     )
     rates: str = option(
         "",
-        "factors of the learning rate for groups of parameters, `REGEX=FACTOR` separated by semicolons, "
-        "such as `encoder/embeddings/.*=0.1; classifier/.*=10`; the first match counts",
+        "Learning rate factors, such as `encoder/embeddings/.*=0.1; classifier/.*=10`; the first match "
+        "counts.",
     )
     freeze: str = option(
         "",
-        "regular expression: parameters that stay as they are, such as `encoder/embeddings/.*` or "
-        "`encoder/layers/[0-5]/.*`",
+        "Parameters to freeze: a regular expression such as `encoder/layers/[0-5]/.*`.",
         type="regex",
     )
     decay_steps: int = 0
@@ -132,13 +116,10 @@ class OptimizerConfig(Part):
 class PretrainOptimizerConfig(OptimizerConfig):
     """The optimizer of pre-training."""
 
-    decay_steps: int = option(
-        0, "the step at which the decay ends, if it is not `steps`, as in the first of two phases"
-    )
+    decay_steps: int = option(0, "Step at which the decay ends. 0: `steps`.")
     warmup_fraction: float = option(
         0.0,
-        "fraction of the schedule in which the learning rate rises, instead of "
-        "`optimizer.warmup_steps`, which is then 0",
+        "Warm-up as a fraction of the schedule, with `optimizer.warmup_steps=0`.",
         minimum=0,
         below=1,
     )
@@ -150,7 +131,7 @@ class FinetuneOptimizerConfig(OptimizerConfig):
 
     layer_decay: float = option(
         1.0,
-        "ratio of a layer's learning rate to that of the layer above, as ELECTRA's .8 (Large: .9)",
+        "Ratio of a layer's learning rate to the next layer's. ELECTRA: 0.8 (Large: 0.9).",
         above=0,
         maximum=1,
     )
@@ -165,27 +146,26 @@ class AdapterConfig(Part):
 
     kind: str = fixed(
         "",
-        "`lora`: low-rank updates of some kernels; `bitfit`: the biases of the encoder; `houlsby`: new "
-        "bottleneck modules after both halves of each layer, and the norms; `pfeiffer`: such modules after "
-        "the feed-forward block; `head`: the head alone; empty: every parameter. The new head of a "
-        "fine-tuning is trained with each of them, and everything else is frozen; see [LoRA and other "
-        "adapters](lora.md)",
+        "What to train with the new head: `lora`, `bitfit` (biases), `houlsby` or `pfeiffer` (bottlenecks), "
+        "or `head` (nothing). Empty: everything.",
     )
     size: int = fixed(
         0,
-        "width of the bottleneck of `houlsby` and `pfeiffer`; 0: 64, and `model.hidden_size` / 16",
+        "Width of the bottleneck. 0: 64 (`houlsby`) or `model.hidden_size` / 16 (`pfeiffer`).",
         maximum=2**20,
     )
-    rank: int = fixed(8, "the rank of LoRA's updates", minimum=1, maximum=2**16)
-    alpha: float = fixed(16.0, "LoRA's updates are multiplied by alpha / rank", above=0, maximum=10**6)
+    rank: int = fixed(8, "Rank of the LoRA updates.", minimum=1, maximum=2**16)
+    alpha: float = fixed(
+        16.0, "Scale of the LoRA updates: they are multiplied by alpha / rank.", above=0, maximum=10**6
+    )
     targets: str = fixed(
         "",
-        "dense layers with an update, separated by commas: `query`, `key`, `value`, `attention_output`, "
-        "`intermediate` and `output`; empty for the family's, in general `query,value`",
+        "Layers with LoRA updates, from `query,key,value,attention_output,intermediate,output`. Empty: the "
+        "model family's, mostly `query,value`.",
     )
     train: str = fixed(
         "",
-        "regular expression: further parameters to train, such as `pooler/.*`, which is frozen as in PEFT",
+        "Further parameters to train: a regular expression such as `pooler/.*`.",
         type="regex",
     )
 
@@ -204,22 +184,18 @@ class DistillationConfig(Part):
 
     teacher: str = option(
         "",
-        "checkpoint of a model that the trained one imitates, of any kind that `init_from` takes; empty for "
-        "none; see [distillation](distillation.md)",
+        "Checkpoint of the teacher, in any format that `init_from` accepts. Empty: no distillation.",
     )
     losses: str = option(
         "logits=5, task=2, cosine=1",
-        "what is compared, `NAME=SCALE` separated by commas: `logits`; `cosine` of the last states; "
-        "`embeddings`, `hidden` and attention `scores`, squared differences; `attention` and the relations "
-        "between `values`, divergences in the last layer; and `task`, the loss without a teacher",
+        "Weights of the losses `logits`, `cosine`, `embeddings`, `hidden`, `scores`, `attention`, `values`, "
+        "and `task`, the loss without a teacher.",
     )
-    temperature: float = option(
-        2.0, "both models' logits are divided by it before they are compared", above=0, maximum=1000
-    )
+    temperature: float = option(2.0, "Temperature of the softmax of both models.", above=0, maximum=1000)
     layers: str = option(
         "",
-        "for `hidden` and `scores`: the teacher's layer, from 0, for each layer of the student, such as "
-        "`2,5,8,11`; empty: every n-th one up to the last",
+        "Teacher layers, from 0, that `hidden` and `scores` compare, such as `2,5,8,11`. Empty: evenly "
+        "spaced up to the last.",
     )
     init_layers: str = ""
 
@@ -230,9 +206,8 @@ class PretrainDistillationConfig(DistillationConfig):
 
     init_layers: str = option(
         "",
-        "the model starts with these layers of the teacher, such as `0,2,4,7,9,11`, and has its widths, "
-        "vocabulary and positions; `spread`: as many as `model.num_hidden_layers`, evenly from the first to "
-        "the last; empty: as without a teacher",
+        "Teacher layers that initialize the student, such as `0,2,4,7,9,11`, or `spread`, evenly spaced. "
+        "Empty: none.",
     )
 
 
@@ -246,29 +221,27 @@ class MeshConfig(Part):
 
     data: int = free(
         -1,
-        "devices among which the batch is split; one of the three may be -1, all other devices",
+        "Devices that split the batch. One field of `mesh` may be -1, all other devices.",
         minimum=-1,
         maximum=2**20,
     )
-    fsdp: int = free(
-        1, "devices among which the batch and the parameters are split", minimum=-1, maximum=2**20
-    )
-    tensor: int = free(1, "devices among which each matrix product is split", minimum=-1, maximum=2**20)
+    fsdp: int = free(1, "Devices that split the batch and the parameters.", minimum=-1, maximum=2**20)
+    tensor: int = free(1, "Devices that split each matmul.", minimum=-1, maximum=2**20)
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig(Part):
     """When checkpoints are saved, and which of them stay."""
 
-    every: int = free(1000, "steps between two checkpoints; 0: at the end alone")
+    every: int = free(1000, "Steps between checkpoints. 0: only at the end.")
     minutes: float = free(
         0.0,
-        "a checkpoint is also saved when the last one is this many minutes old; 0: by steps alone",
+        "Also save when the last checkpoint is this many minutes old. 0: never.",
         minimum=0,
         maximum=10**6,
     )
-    keep: int = free(3, "number of newest checkpoints to keep", minimum=1)
-    keep_every: int = free(0, "checkpoints of multiples of this step stay too; 0: none")
+    keep: int = free(3, "Number of newest checkpoints to keep.", minimum=1)
+    keep_every: int = free(0, "Also keep the checkpoints at multiples of this step. 0: none.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,7 +249,7 @@ class EvalConfig(Part):
     """When a run is evaluated."""
 
     every: int = free(
-        1000, "steps between two evaluations; 0: at the end alone, in fine-tuning once an epoch"
+        1000, "Steps between evaluations. 0: only at the end, or in fine-tuning once per epoch."
     )
 
 
@@ -289,16 +262,14 @@ class RunConfig(Part):
         resume_from: another run from whose state pre-training goes on; empty in fine-tuning.
     """
 
-    seed: int = option(0, "of weights, order of the rows, masks and dropout", maximum=2**32 - 1)
-    model: ModelConfig = ModelConfig()
-    batch_size: int = option(
-        256, "rows of the global batch, over all devices and hosts", minimum=1, maximum=2**20
+    seed: int = option(
+        0, "Random seed for initial weights, data order, masking and dropout.", maximum=2**32 - 1
     )
+    model: ModelConfig = ModelConfig()
+    batch_size: int = option(256, "Rows per step, over all devices and hosts.", minimum=1, maximum=2**20)
     accumulate_steps: int = free(
         1,
-        "microbatches in which the gradient is computed, to save memory; the result is that of the "
-        "whole batch. 0: the fewest that fit into the memory of the devices, found at the start of the run, "
-        "which compiles a few programs",
+        "Microbatches per step; more save memory and give the same result. 0: the fewest that fit.",
         maximum=2**20,
     )
     steps: int = 0
@@ -310,30 +281,24 @@ class RunConfig(Part):
     eval: EvalConfig = EvalConfig()
     trackers: str = free(
         "",
-        "`wandb`: log to Weights & Biases too ([hosts.md](hosts.md#trackers))",
+        "`wandb` also logs to Weights & Biases.",
     )
-    log_every: int = free(100, "steps between two lines of metrics", minimum=1)
+    log_every: int = free(100, "Steps between two lines of metrics.", minimum=1)
     resume_from: str = ""
     init_from: str = option(
         "",
-        "checkpoint whose weights and architecture the run starts with: a work directory or one of its "
-        "`checkpoints/STEP`, a Hugging Face folder, a name on its hub, or a TF1 prefix. The dropout "
-        "rates, and the fields of `model.*` that say how the model is computed (`dtype`, `attention`, "
-        "`remat`, `scan_unroll`), are those of the config. So is any other field of `model.*` that is set "
-        "on the command line, and in fine-tuning one that the config file sets to another value than the "
-        "default. "
-        "A size that is set and differs from the checkpoint's is an error",
+        "Checkpoint to start from: a work directory, one of its `checkpoints/STEP`, a Hugging Face folder or "
+        "hub name, or a TF1 prefix.",
     )
     init_ignore: str = option(
         "",
-        "regular expression: parameters that `init_from` may lack, or have beyond this model; any other "
-        "stops the run",
+        "Parameters that only the model or only `init_from` may have: a regular expression.",
         type="regex",
     )
     max_skipped_steps: int = free(
         20,
-        "number of consecutive skipped steps at which the run ends with an error. A step is skipped if its "
-        "loss, gradient, new parameters or new optimizer state is not finite",
+        "Consecutive skipped steps that end the run. A step is skipped if its loss, gradient or new state is "
+        "not finite.",
         minimum=1,
     )
 

@@ -39,10 +39,13 @@ LINEAR, BILSTM = HEADS = ("linear", "bilstm")  # the values of `head`
 class DataConfig:
     """The `config.data.*` fields that every task uses."""
 
-    text_a: str = option("", "the column of the text, by name or by number from 0")
-    label: str = option("", "the column of the label")
-    id: str = option("", "the column of the id; without one, examples are numbered from 0")
-    format: str = option("auto", "by suffix; `tsv`, `csv`, `jsonl`; of questions `json`, of tags `conll`")
+    text_a: str = option("", "Column of the text, by name or by number from 0.")
+    label: str = option("", "Column of the label.")
+    id: str = option("", "Column of the id. Empty: the number of the example.")
+    format: str = option(
+        "auto",
+        "File format: `auto` (by suffix), `tsv`, `csv`, `jsonl`; `json` for questions; `conll` for tags.",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,23 +53,21 @@ class TaskConfig:
     """The fields that every task uses."""
 
     max_seq_length: int = option(
-        128, "tokens with [CLS] and [SEP]; longer texts are cut, or have windows", minimum=4, maximum=2**24
+        128,
+        "Maximum tokens of a row; longer texts are truncated or split into windows.",
+        minimum=4,
+        maximum=2**24,
     )
     metrics: str = option(
         "",
-        "names with commas between; the first one selects the best checkpoint. Of labels `accuracy`, `f1` "
-        "(of two), `f1_macro`, `matthews`; of languages `average`, `accuracy_LANGUAGE`; of several labels "
-        "`f1_micro`, `f1_macro`, `exact_match`; numbers `pearson`, `spearman`, `mean_squared_error`; "
-        "choices `accuracy`; tags `f1`, `precision`, `recall`, `accuracy`, or `accuracy`, `f1_macro`; "
-        "questions `f1`, `exact_match`, or with `v2` `exact`; pairs of texts `mrr`, `recall1`, `recall10`, "
-        "`ndcg10`, or with similarities `spearman`, `pearson`",
+        "Comma-separated metrics; the first selects the best checkpoint.",
     )
     head: str = option(
         LINEAR,
-        "on the encoder; `bilstm`: with two layers of a BiLSTM ([baselines.md](baselines.md))",
+        "Output head: `linear`, or `bilstm` (two BiLSTM layers, then linear).",
         choices=HEADS,
     )
-    head_size: int = option(768, "of each direction of the BiLSTM", minimum=1, maximum=2**20)
+    head_size: int = option(768, "Width of each direction of the BiLSTM head.", minimum=1, maximum=2**20)
     data: DataConfig = DataConfig()
 
 
@@ -76,8 +77,7 @@ class WindowsConfig(TaskConfig):
 
     doc_stride: int = option(
         0,
-        "stride, in tokens, between windows over a long text (for questions: over the context); 0: the text "
-        "is truncated",
+        "Stride in tokens between the windows of a long text. 0: truncate it.",
         maximum=2**24,
     )
 
@@ -270,11 +270,11 @@ class FinetuneTask(abc.ABC):
 class TableData(DataConfig):
     """The `config.data.*` fields of tasks on tables."""
 
-    text_b: str = option("", "the column of the second text of a pair")
-    header: bool = option(True, "whether the first row names the columns")
+    text_b: str = option("", "Column of the second text.")
+    header: bool = option(True, "The first row names the columns.")
     quoting: str = option(
         "auto",
-        'whether `"` quotes a field: not in TSV of benchmarks; `csv`, `none`',
+        'Quoting with `"`: `csv`, `none`, or `auto` (`csv` except in TSV files of benchmarks).',
         choices=("auto", "csv", "none"),
     )
 

@@ -1,10 +1,16 @@
 """docs/config.md has the tables that the declarations of the fields give."""
 
+import re
 from pathlib import Path
 
 from support import config_reference
 
+from bert_jax.settings import config_fields
+from bert_jax.settings.pretrain_config import PretrainConfig
+from bert_jax.tasks import fields
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "config.md"
+FIELDS = dict(config_fields.fields(PretrainConfig())) | fields.declared()
 
 
 def test_the_tables_are_those_of_the_declarations():
@@ -12,10 +18,28 @@ def test_the_tables_are_those_of_the_declarations():
     assert config_reference.render(page) == page, "run `make config-reference`"
 
 
+def test_each_field_has_one_row():
+    rows = re.findall(
+        r"^\| `([\w.]+)` \|.*\| (?:yes|no|never) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert sorted(rows) == sorted(FIELDS)
+
+
+def test_each_description_is_a_short_sentence_without_links():
+    sentence = re.compile(r"(?!.*\]\()[A-Z`].{5,159}\.")
+    assert not {
+        name: field.meaning for name, field in FIELDS.items() if not sentence.fullmatch(field.meaning)
+    }
+
+
 def test_the_command_writes_the_tables(tmp_path):
     page = tmp_path / "config.md"
-    page.write_text("before\n<!-- fields: tasks -->\nold\n<!-- end -->\nafter\n", encoding="utf-8")
+    blocks = (f"<!-- fields: {groups} -->\nold\n<!-- end -->\n" for groups in ("mesh eval", "tasks"))
+    page.write_text("before\n" + "between\n".join(blocks), encoding="utf-8")
     config_reference.main(str(page))
     text = page.read_text(encoding="utf-8")
-    assert text.startswith("before\n") and text.endswith("after\n") and "\nold\n" not in text
-    assert "| `pack` | true | no |" in text and "; only classification" in text
+    assert text.startswith("before\n") and "\nbetween\n" in text and "\nold\n" not in text
+    assert re.search(r"\| `eval.batches` \| 0 \| yes \| .* Only in pre-training. \|", text)
+    assert "### Multilabel" not in text and re.search(
+        r"\| `pack` \| true \| no \| .* For classification, ", text
+    )

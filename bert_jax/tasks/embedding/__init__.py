@@ -194,23 +194,20 @@ EVAL_COLUMNS = "--config.data.eval_columns=TEXT,TEXT,SCORE"
 class GroupsData(TableData):
     """The `config.data.*` fields of groups of texts."""
 
-    negatives: str = option(
-        "", "the columns of hard negatives, with commas between; or one of JSON lists of them"
-    )
+    negatives: str = option("", "Columns of hard negatives, comma-separated, or one column of JSON lists.")
     eval_columns: str = option(
         "",
-        "of the evaluation file, `TEXT,TEXT`, or `TEXT,TEXT,SCORE` with the similarity of each pair; empty: "
-        "those of the training file",
+        "Columns of the evaluation file, `TEXT,TEXT` or `TEXT,TEXT,SCORE`. Empty: as in the training file.",
     )
-    prefix_a: str = option("", "put before each first text, such as `query: `")
-    prefix_b: str = option("", "put before each second text and hard negative, such as `passage: `")
+    prefix_a: str = option("", "Prefix of each first text, such as `query: `.")
+    prefix_b: str = option("", "Prefix of each second text and hard negative, such as `passage: `.")
 
 
 @dataclasses.dataclass(frozen=True)
 class GroupsConfig(TableConfig):
     """The fields of tasks on groups of texts."""
 
-    temperature: float = option(0.05, "that cosines, or scores, are divided by", above=0, maximum=100)
+    temperature: float = option(0.05, "Temperature that divides cosines or scores.", above=0, maximum=100)
     data: GroupsData = GroupsData()
 
 
@@ -333,19 +330,16 @@ class EmbeddingConfig(GroupsConfig):
 
     loss: str = option(
         CONTRASTIVE,
-        "`contrastive`: each first text finds its second one in the batch (InfoNCE); `cosent`: pairs with a "
-        "higher `data.label` have a higher cosine; `classes`: `data.label` is predicted from both vectors; "
-        "`denoising`: each text is restored from its vector after tokens were deleted (TSDAE)",
+        "Loss: `contrastive` (InfoNCE), `cosent` (cosines in the order of `data.label`), `classes` (predict "
+        "`data.label`) or `denoising` (TSDAE).",
         choices=_LOSSES,
     )
-    deletion: float = option(
-        0.6, "of `denoising`: the probability that a token is deleted", minimum=0, below=1
-    )
-    symmetric: bool = option(False, "of `contrastive`: second texts find their first ones, too")
+    deletion: float = option(0.6, "Probability of deleting a token (`loss=denoising`).", minimum=0, below=1)
+    symmetric: bool = option(False, "Also find the first text for each second text (`loss=contrastive`).")
     dimensions: str = option(
-        "", "numbers of leading dimensions that are trained as vectors of their own (Matryoshka): `64,128`"
+        "", "Truncated vector sizes to train, comma-separated, such as `64,128` (Matryoshka)."
     )
-    pack: bool = option(True, "random batches, several texts a row ([finetuning.md](finetuning.md))")
+    pack: bool = option(True, "Pack several texts into a row, in random batches.")
 
 
 class EmbeddingTask(GroupsTask):
@@ -490,9 +484,9 @@ _MARKERS = ("[unused0]", "[unused1]")  # [Q] and [D] of the published models
 class LateInteractionConfig(GroupsConfig):
     """The fields of late interaction."""
 
-    vector_size: int = option(128, "dimensions of the vector of each token", minimum=1, maximum=2**16)
+    vector_size: int = option(128, "Size of the vector of each token.", minimum=1, maximum=2**16)
     query_length: int = option(
-        32, "tokens of each first text, which is cut, or filled up with [MASK]", minimum=4, maximum=2**16
+        32, "Tokens of a query, which is truncated or padded with [MASK].", minimum=4, maximum=2**16
     )
 
 

@@ -27,7 +27,7 @@ from bert_jax.tasks.table import Columns, Examples, TableLines
 class ChoiceData(TableData):
     """The `config.data.*` fields of multiple choice."""
 
-    choices: str = option("", "the columns of the choices, with commas between; or one of lists of them")
+    choices: str = option("", "Columns of the choices, comma-separated, or one column of JSON lists.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +112,7 @@ class RerankingData(TableData):
     """The `config.data.*` fields of reranking."""
 
     negatives: str = option(
-        "", "the columns of documents that are not relevant, with commas between; or one of lists of them"
+        "", "Columns of irrelevant documents, comma-separated, or one column of JSON lists."
     )
 
 

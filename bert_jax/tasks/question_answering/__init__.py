@@ -25,24 +25,25 @@ from bert_jax.tasks.table import SOURCE, LineReader
 class QuestionData(DataConfig):
     """The `config.data.*` fields of question answering."""
 
-    text_b: str = option("", "the column of the second text of a pair")
+    text_b: str = option("", "Column of the second text.")
 
 
 @dataclasses.dataclass(frozen=True)
 class QuestionConfig(WindowsConfig):
     """The fields of question answering."""
 
-    v2: bool = option(False, "questions may have no answer")
-    max_query_length: int = option(64, "tokens of a question; longer ones are cut", minimum=1, maximum=2**24)
+    v2: bool = option(False, "Questions may be unanswerable (SQuAD 2.0).")
+    max_query_length: int = option(
+        64, "Maximum tokens of a question. Longer questions are truncated.", minimum=1, maximum=2**24
+    )
     n_best: int = option(
-        20, "starts and ends that are combined in each window, and answers that are listed",
+        20, "Start and end candidates per window, and number of answers written.",
         minimum=1, maximum=10**6,
     )  # fmt: skip
-    max_answer_length: int = option(30, "tokens", minimum=1, maximum=2**24)
+    max_answer_length: int = option(30, "Maximum tokens of an answer.", minimum=1, maximum=2**24)
     null_score_diff_threshold: float = option(
         0.0,
-        "no answer is predicted if its score exceeds that of the best answer by more than this; only with "
-        "`v2`",
+        "Predict no answer if its score exceeds the best answer's by more than this (`v2`).",
         minimum=-(10**30), maximum=10**30,
     )  # fmt: skip
     data: QuestionData = QuestionData()

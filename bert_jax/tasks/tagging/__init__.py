@@ -127,16 +127,14 @@ def _write_columns(file, examples, sentences, by_tabs):
 class TaggingConfig(TaskConfig):
     """The fields of tagging."""
 
-    document_context: bool = option(
-        False, "rows are filled up with the sentences around ([tagging.md](tagging.md))"
-    )
-    frozen: bool = option(False, "the encoder stays as it is, and the head alone is trained")
+    document_context: bool = option(False, "Fill rows with the surrounding sentences of the document.")
+    frozen: bool = option(False, "Freeze the encoder and train only the head.")
     feature_layers: str = option(
-        "", "that a frozen encoder's head reads, such as `-4,-3,-2,-1`, the default; 0 is the embeddings"
+        "", "Layers that the head reads if the encoder is frozen; 0 is the embeddings. Empty: `-4,-3,-2,-1`."
     )
     feature_mix: str = option(
         "concat",
-        "how it combines them: `concat`, `sum`, `weighted` (a learned weighted sum, as in ELMo)",
+        "Combination of `feature_layers`: `concat`, `sum`, or `weighted` (learned, as in ELMo).",
         choices=tuple(FEATURE_MIXES),
     )
 

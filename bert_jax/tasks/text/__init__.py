@@ -53,29 +53,28 @@ class TextConfig(TableConfig, WindowsConfig):
 
     encoder: str = option(
         TRANSFORMER,
-        "what reads the texts; `bilstm`: GLUE's baseline, without a Transformer; `bilstm_attention`: with "
-        "attention between the texts of a pair ([baselines.md](baselines.md#glues-bilstm))",
+        "Encoder: `transformer`, `bilstm` (GLUE's baseline), or `bilstm_attention` (with attention between "
+        "two texts).",
         choices=_ENCODERS,
     )
     encoder_size: int = option(
-        384, "of each direction of the BiLSTM that is the encoder", minimum=1, maximum=2**20
+        384, "Width of each direction of the BiLSTM encoder.", minimum=1, maximum=2**20
     )
     lm_weight: float = option(
         0.0,
-        "of the loss of the next token, which is added to the task's; for causal models only. GPT: 0.5 "
-        "([baselines.md](baselines.md#gpt))",
+        "Weight of an additional next-token loss, for causal models. GPT: 0.5.",
         minimum=0,
         maximum=10**6,
     )
-    pack: bool = option(True, "random batches, several examples a row ([finetuning.md](finetuning.md))")
-    double_unordered: bool = option(False, "train on each pair twice, as A B and as B A (ELECTRA)")
+    pack: bool = option(True, "Pack several examples into a row, in random batches.")
+    double_unordered: bool = option(False, "Train on each pair in both orders (ELECTRA).")
 
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationData(TableData):
     """The `config.data.*` fields of classification."""
 
-    language: str = option("", "the column of the language of a text; each language is scored, too")
+    language: str = option("", "Column of the language; each language is also scored separately.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,10 +82,10 @@ class ClassificationConfig(TextConfig):
     """The fields of classification."""
 
     class_weights: str = option(
-        "", "of the loss: `balanced`, by how rare a label is, or `LABEL=WEIGHT` with commas between"
+        "", "Class weights of the loss: `balanced`, or `LABEL=WEIGHT`, comma-separated."
     )
     positive_label: str = option(
-        "", "of two labels: the one whose F1 the metric `f1` is; empty: the second one, as the run lists them"
+        "", "Label that `f1` scores, of two. Empty: the second, as listed by the run."
     )
     data: ClassificationData = ClassificationData()
 
