@@ -1,4 +1,9 @@
-"""Caches the records of an object store (gs://...) on the local disk."""
+"""Caches the records of an object store (gs://...) on the local disk: whole files, or indices alone.
+
+Of a directory above $BERT_JAX_RECORD_CACHE_GB, the local copy is a manifest with the entry `url`, the
+vocabulary, and indices that `tfrecord.RemoteFile` fills. Rows are read from the URL when a batch needs
+them.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,15 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
-from bert_jax.data import manifests, records
+from bert_jax.data import manifests, records, tfrecord
 from bert_jax.errors import UserError, file_error
 from bert_jax.io import atomic, comma_lists, files, scratch
 from bert_jax.io.wording import counted
 
 _THREADS = 8
+_LIMIT = "BERT_JAX_RECORD_CACHE_GB"
 
 
 def default_directory() -> str:
@@ -39,7 +46,8 @@ def local_copy(url: str, directory: str = "", log: Callable[[str], None] = print
 
     A local file with the size in the manifest is kept; a truncated one is fetched again. Records of other
     programs, which have no manifest, are known by the names and sizes of their files. The processes of a host
-    share one copy: one process fetches while the others wait.
+    share one copy: one process fetches while the others wait. Of a directory above the limit, the copy has no
+    record files; sizes and, on GCS, checksums of those at the URL are compared with the manifest.
 
     Args:
         url: a directory that `bert-jax data` wrote, or one of `records.foreign_files`.
@@ -47,12 +55,13 @@ def local_copy(url: str, directory: str = "", log: Callable[[str], None] = print
         log: called with a message before files are fetched.
 
     Raises:
-        UserError: the URL holds no records, or the local disk has no room for them.
+        UserError: the URL holds no records, files differ from the manifest, the local disk has no room, or
+            records of other programs are above the limit.
         StorageError: the bucket or the local disk failed.
     """
     base = url.rstrip("/")
     path = f"{base}/{manifests.FILE}"
-    content = b""
+    content, later = b"", {}
     try:
         if foreign := records.foreign_files(base):
             wanted = {name: files.size(f"{base}/{name}") for name in foreign}
@@ -62,6 +71,17 @@ def local_copy(url: str, directory: str = "", log: Callable[[str], None] = print
             manifest = manifests.parse(content, path)
             listed = [entry for split in manifest["splits"].values() for entry in split["files"]]
             wanted = {manifest["vocabulary"]["file"]: -1} | {e["name"]: e["bytes"] for e in listed}
+        gigabytes = sum(wanted.values()) / 1e9
+        if is_remote := gigabytes > (limit := _limit()):
+            if foreign:
+                raise UserError(
+                    f"{url} has {gigabytes:.3g} GB of records without a {manifests.FILE}, above {_LIMIT}="
+                    f"{limit:g}: expected records of `bert-jax data`, or a higher limit"
+                )
+            _compare(base, listed)
+            later = {entry["name"] + tfrecord.INDEX_SUFFIX: 8 * entry["rows"] for entry in listed}
+            wanted = {manifest["vocabulary"]["file"]: -1}
+            content = json.dumps(manifest | {"url": base}).encode()
     except OSError as error:
         reason = error.strerror or error
         message = f"cannot read the records {url} ({reason}): is there a {manifests.FILE}?"
@@ -71,9 +91,13 @@ def local_copy(url: str, directory: str = "", log: Callable[[str], None] = print
     try:
         os.makedirs(target, exist_ok=True)
         with _locked(os.path.join(target, "lock")):
-            missing = {n: size for n, size in wanted.items() if not _is_whole(os.path.join(target, n), size)}
+            both = (wanted | later).items()
+            missing = {name: size for name, size in both if not _is_whole(os.path.join(target, name), size)}
+            _check_room(target, sum(max(0, size) for size in missing.values()), url)
+            if is_remote:
+                log(f"reading rows of the {gigabytes:.3g} GB at {url}; their indices are copied to {target}")
+            missing = {name: size for name, size in missing.items() if name not in later}
             if missing:
-                _check_room(target, sum(max(0, size) for size in missing.values()), url)
                 log(f"fetching {counted(len(missing), 'file')} of {url} to {target}")
                 with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
                     list(threads.map(lambda name: _fetch(url, target, name, missing[name]), missing))
@@ -101,13 +125,36 @@ def _fetch(url: str, target: str, name: str, size: int) -> None:
             )
 
 
+def _limit() -> float:
+    value = os.environ.get(_LIMIT) or "100"
+    try:
+        return float(value)
+    except ValueError:
+        raise UserError(f"{_LIMIT}={value}: expected a number of GB") from None
+
+
+def _compare(base: str, listed: list[dict[str, Any]]) -> None:
+    """Raises UserError for the first file that the manifest lists and that is missing or another one."""
+    stored = files.remote_files(base)
+    for entry in listed:
+        name, expected = entry["name"], entry["bytes"]
+        size, crc = stored.get(name, (0, None))
+        index_size, _ = stored.get(name + tfrecord.INDEX_SUFFIX, (0, None))
+        another = size != expected or (crc is not None and crc != entry.get("crc32c", crc))
+        if another or index_size != 8 * entry["rows"]:
+            raise UserError(
+                f"{base}/{name} ({counted(size, 'byte')}, expected {expected:,}) or its .index is missing or "
+                f"not the one that {manifests.FILE} lists: copy both there again"
+            )
+
+
 def _check_room(target: str, needed: int, url: str) -> None:
     usage = os.statvfs(target)
     free = usage.f_bavail * usage.f_frsize
     if free < needed:
         raise UserError(
             f"{target} has {free / 1e9:.1f} GB free, and {url} takes {needed / 1e9:.1f}: name another disk "
-            "in BERT_JAX_RECORD_CACHE"
+            f"in BERT_JAX_RECORD_CACHE, or a lower {_LIMIT} to read rows from there"
         )
 
 

@@ -63,7 +63,7 @@ class GoogleDataset(Dataset):
             UserError: a token id is outside the vocabulary.
         """
         indices = np.asarray(indices, np.int64)
-        rows = [self._row(index) for index in indices.tolist() if index >= 0]
+        rows = self._rows(indices[indices >= 0].tolist())
         try:
             made, fault = self._assemble(rows)
         except ValueError:
@@ -78,8 +78,9 @@ class GoogleDataset(Dataset):
             batch[name][present] = values
         return batch
 
-    def _row(self, index: int) -> dict[str, bytes]:
-        return features(self.read(index), *self.locate(index))
+    def _rows(self, indices: list[int]) -> list[dict[str, bytes]]:
+        records = zip(self.read(indices), map(self.locate, indices), strict=True)
+        return [features(record, *place) for record, place in records]
 
     def row_fault(self, index: int) -> str | None:
         """Returns what is wrong with a row, or None.
@@ -88,7 +89,7 @@ class GoogleDataset(Dataset):
             UserError: a token id is outside the vocabulary.
         """
         try:
-            reason = self._assemble([self._row(index)])[1][0]
+            reason = self._assemble(self._rows([index]))[1][0]
         except ValueError as error:
             reason = str(error)
         if reason.startswith("the token id"):

@@ -28,6 +28,7 @@ from bert_jax.settings.pretrain_config import Ramp
 
 _ROUNDS = 6
 _THREADS = 2
+_REMOTE_BATCHES = 16  # read at the same time from an object store: each waits for its slowest row
 
 
 def _mix(value: np.ndarray) -> np.ndarray:
@@ -154,7 +155,8 @@ def train_batches(
         start_step: the step of the first batch.
         own: int [b], the positions in the global batch that this process feeds (`sharding.local_rows`), or a
             function that maps the size of a batch to them; None for all of them.
-        prefetch: the number of batches that threads assemble ahead; 0 assembles each batch on request.
+        prefetch: the number of batches that threads assemble ahead, at least 16 from an object store; 0
+            assembles each batch on request.
         mask_copies: the number of sets of masks that each row has. If it is not 0, batches have the entry
             `mask_keys`, uint32 [b, 2]: in epoch e, the key of set e mod `mask_copies` of each row; see the
             function `mask_keys`.
@@ -189,7 +191,8 @@ def train_batches(
         ones = {name: np.ones(len(here), np.int32) for name in marked}
         return batch | {"row_ids": here.astype(np.int32)} | ones
 
-    return _prefetched(assemble, itertools.count(start_step), prefetch)
+    is_remote = dataset.is_remote or (replay is not None and replay.dataset.is_remote)
+    return _prefetched(assemble, itertools.count(start_step), prefetch, is_remote)
 
 
 def _joined(*parts: tuple[np.ndarray, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -225,20 +228,20 @@ def eval_batches(
         batch = dataset.batch(np.where(rows < len(dataset), rows, -1))
         return batch | {"row_ids": own.astype(np.int32)}
 
-    return _prefetched(assemble, range(batches), prefetch=2)
+    return _prefetched(assemble, range(batches), 2, dataset.is_remote)
 
 
 def _prefetched(
-    assemble: Callable[[int], dict[str, np.ndarray]], steps: Iterable[int], prefetch: int
+    assemble: Callable[[int], dict[str, np.ndarray]], steps: Iterable[int], prefetch: int, is_remote: bool
 ) -> Generator[dict[str, np.ndarray], None, None]:
     """Yields `map(assemble, steps)` in order, while threads assemble up to `prefetch` results ahead."""
     if prefetch <= 0:
         yield from map(assemble, steps)
         return
     steps = iter(steps)
-    executor = concurrent.futures.ThreadPoolExecutor(
-        min(prefetch, _THREADS), thread_name_prefix="bert_jax-loader"
-    )
+    prefetch = max(prefetch, _REMOTE_BATCHES * is_remote)
+    threads = prefetch if is_remote else min(prefetch, _THREADS)
+    executor = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="bert_jax-loader")
     try:
         ahead = collections.deque(
             executor.submit(assemble, step) for step in itertools.islice(steps, prefetch)

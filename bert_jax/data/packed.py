@@ -14,7 +14,7 @@ Masks are not stored: they are sampled on the device.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,11 +102,13 @@ class PackedDataset(Dataset):
         self._id_dtype = id_dtype(self.vocab_size)
         self._decode = tf_example.ExampleDecoder()
 
-    def _features(self, index: int) -> dict[str, bytes]:
-        try:
-            return self._decode(self.read(index))
-        except ValueError as error:
-            raise tfrecord.CorruptRecordError(*self.locate(index), f"not a packed row ({error})") from error
+    def _features(self, indices: list[int]) -> Iterator[dict[str, bytes]]:
+        for index, record in zip(indices, self.read(indices), strict=True):
+            try:
+                yield self._decode(record)
+            except ValueError as error:
+                reason = f"not a packed row ({error})"
+                raise tfrecord.CorruptRecordError(*self.locate(index), reason) from error
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """Returns a batch of rows.
@@ -126,7 +128,8 @@ class PackedDataset(Dataset):
         """
         indices = np.asarray(indices, np.int64)
         empty = dict.fromkeys(("input_ids", *_PER_SEQUENCE), b"")
-        rows = [self._features(index) if index >= 0 else empty for index in indices.tolist()]
+        features = self._features(indices[indices >= 0].tolist())
+        rows = [next(features) if index >= 0 else empty for index in indices.tolist()]
         length, sequences = self.max_seq_length, self.max_sequences_per_row
         try:
             input_ids, lengths = _pad_rows(rows, "input_ids", self._id_dtype, length, self._pad_id)
@@ -156,7 +159,7 @@ class PackedDataset(Dataset):
 
     def row_fault(self, index: int) -> str | None:
         """Returns what is wrong with a row whose CRCs are right, or None if it is valid."""
-        row = self._features(index)
+        row = next(self._features([index]))
         try:
             ids, lengths = _pad_rows([row], "input_ids", self._id_dtype, self.max_seq_length, 0)
             columns = [

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ class Dataset(abc.ABC):
         directory: the first directory, whose vocabulary is that of the manifest.
         manifest: the manifest; those of several directories are merged.
         split: the name of the split.
+        is_remote: whether rows are read from an object store.
         max_seq_length: L.
         max_sequences_per_row: S.
         vocab_size: the number of tokens in the vocabulary.
@@ -49,12 +50,18 @@ class Dataset(abc.ABC):
         self.max_sequences_per_row = int(self.manifest["max_sequences_per_row"])
         self.vocab_size = int(self.manifest["vocabulary"]["size"])
         listed = [
-            (os.path.join(directory, entry["name"]), entry)
+            (os.path.join(directory, entry["name"]), manifest.get("url", ""), entry)
             for directory, manifest in directories
             for entry in manifest["splits"].get(split, {"files": []})["files"]
         ]
-        _allow_open_files(len(listed))
-        self.files = [open_file(path, entry, index_dir) for path, entry in listed]
+        self.is_remote = any(url for _, url, _ in listed)
+        _allow_open_files(sum(not url for _, url, _ in listed))
+        self.files = [
+            tfrecord.RemoteFile(f"{url}/{entry['name']}", path, entry["bytes"], entry["rows"])
+            if url
+            else open_file(path, entry, index_dir)
+            for path, url, entry in listed
+        ]
         self._first_rows = np.cumsum([0] + [len(file) for file in self.files])
 
     def __len__(self) -> int:
@@ -69,16 +76,23 @@ class Dataset(abc.ABC):
     def locate(self, index: int) -> tuple[str, int]:
         """Returns the path of a row's file and the byte offset of the row in it."""
         file, number = self._place(index)
-        return file.path, int(file.offsets[number])
+        return file.path, file.span(number)[0]
 
-    def read(self, index: int) -> bytes:
-        """Returns the record of a row.
+    def read(self, indices: Iterable[int]) -> list[bytes]:
+        """Returns the records of rows.
 
         Raises:
             CorruptRecordError: a CRC is wrong.
+            UserError: a remote file does not exist.
+            StorageError: a file cannot be read.
         """
-        file, number = self._place(index)
-        return file[number]
+        places = [self._place(index) for index in indices]
+        if not self.is_remote:
+            return [file[number] for file, number in places]
+        frames = tfrecord.fetch(places)
+        starts = [file.span(number)[0] for file, number in places]
+        found = zip(places, starts, strict=True)
+        return [file.read_at(start, frames.get((file.path, start), b"")) for (file, _), start in found]
 
     @abc.abstractmethod
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:

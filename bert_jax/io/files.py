@@ -12,6 +12,7 @@ Checkpoints are the exception: orbax and TensorStore write arrays with their own
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import pathlib
@@ -221,6 +222,17 @@ def names(directory: PathLike) -> list[str]:
     # A directory created in a browser is represented by an empty object of its name.
     entries = [entry for entry in entries if entry.strip("/") != bare.strip("/")]
     return sorted({name for entry in entries if (name := entry.rstrip("/").rpartition("/")[2])})
+
+
+def remote_files(directory: PathLike) -> dict[str, tuple[int, int | None]]:
+    """Returns {name: (bytes, CRC-32C)} of the files in a remote directory; only GCS knows the CRC-32C."""
+    with remote.opened(directory) as (system, bare):
+        entries = system.ls(bare, detail=True)
+    crcs = (each.get("crc32c") for each in entries)
+    return {
+        name(each["name"]): (each["size"], int.from_bytes(base64.b64decode(crc), "big") if crc else None)
+        for each, crc in zip(entries, crcs, strict=True)
+    }
 
 
 def walk(directory: PathLike) -> list[str]:

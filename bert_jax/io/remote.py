@@ -7,17 +7,19 @@ import errno
 import io
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 from etils import epy
 
-from bert_jax.errors import UserError, install_hint
+from bert_jax.errors import UserError, install_hint, is_installed
 
 with epy.lazy_imports():
-    import fsspec  # slow to import, and not needed by workers that read local files
+    import aiohttp  # slow to import, and not needed by workers that read local files
+    import fsspec
 
 _BUFFER = 1 << 20  # bytes that are read from a remote file at a time
+_SILENCE = 60  # seconds without a byte after which gcsfs repeats a request; by default it waits forever
 
 # File systems without directories: creating one there does nothing, or even creates a bucket.
 OBJECT_STORES = ("gs", "gcs", "s3", "s3a", "az", "abfs", "abfss")
@@ -44,6 +46,9 @@ def file_system(path: str | os.PathLike[str]) -> tuple[Any, str]:
     for protocol in OBJECT_STORES:  # set globally, since orbax opens them too
         fsspec.config.conf.setdefault(protocol, {}).setdefault("use_listings_cache", False)
     path = os.fspath(path)
+    if path.startswith(("gs:", "gcs:")) and is_installed("aiohttp"):
+        timeout = aiohttp.ClientTimeout(sock_connect=_SILENCE, sock_read=_SILENCE)
+        fsspec.config.conf["gs"].setdefault("requests_timeout", timeout)
     try:
         system, bare = fsspec.core.url_to_fs(path)
     except (ImportError, ValueError) as error:
@@ -80,6 +85,32 @@ def opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, str]]:
     system, bare = file_system(path)
     with errors(path):
         yield system, bare
+
+
+def read_ranges(ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+    """Returns the bytes of (URL, start, end) ranges, of which those in one folder are requested at once.
+
+    A range is shorter if the file ends inside it.
+
+    Raises:
+        OSError: a range cannot be read.
+    """
+    folders = [path.rpartition("/")[0] for path, _, _ in ranges]
+    systems = {folder: file_system(folder) for folder in set(folders)}
+    contents: list[Any] = [b""] * len(ranges)
+    for folder, (system, bare) in systems.items():
+        places = [place for place, each in enumerate(folders) if each == folder]
+        paths = [bare + ranges[place][0][len(folder) :] for place in places]
+        starts, ends = ([ranges[place][side] for place in places] for side in (1, 2))
+        with errors(folder):
+            results = system.cat_ranges(paths, starts, ends, on_error="return")
+        for place, content in zip(places, results, strict=True):
+            contents[place] = content
+    for (path, _, _), content in zip(ranges, contents, strict=True):
+        with errors(path):
+            if isinstance(content, BaseException):
+                raise content
+    return contents
 
 
 def open_read(path: str) -> BinaryIO:

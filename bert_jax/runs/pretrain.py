@@ -229,7 +229,7 @@ class Records:
         return (1 - share) * own + share * replay * (own.sum() / replay.sum())
 
     def train_batches(
-        self, config: PretrainConfig, start_step: int, own: Callable[[int], np.ndarray]
+        self, config: PretrainConfig, start_step: int, own: Callable[[int], np.ndarray], prefetch: int = 4
     ) -> Generator[dict[str, np.ndarray], None, None]:
         """Returns an iterator over the batches; `own` maps a number of rows to those of this process."""
         return loader.train_batches(
@@ -238,6 +238,7 @@ class Records:
             config.seed,
             start_step,
             own,
+            prefetch,
             mask_copies=config.masking.copies,
             marks={LEFT_TO_RIGHT: config.left_to_right},
             replay=loader.Replay(self.replay, self.replay_share) if self.replay else None,
@@ -250,8 +251,7 @@ class Records:
         sizes, phases = config.batch_sizes, config.left_to_right
         starts = [step for step in {*sizes.starts, *phases.starts} if step < max(config.steps, 1)]
         largest = max(starts, key=lambda step: (sizes.at(step), phases.at(step)))
-        with contextlib.closing(self.train_batches(config, largest, own)) as batches:
-            return next(batches)
+        return next(self.train_batches(config, largest, own, prefetch=0))
 
 
 def open_records(data: PretrainDataConfig, workdir: os.PathLike | str, log: Callable[[str], None]) -> Records:

@@ -1,7 +1,6 @@
 """The order of rows: a pure function of (seed, step, row), the same for any number of processes and any
 restart."""
 
-import itertools
 import threading
 
 import jax
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.batches import assert_same, take
 
 from bert_jax.data import loader, records
 from bert_jax.errors import UserError
@@ -30,14 +30,10 @@ def test_permute_known_answer():
     assert far == [330476358340, 400035425034, 952845388900, 900858949603]
 
 
-def take(iterator, count):
-    batches = list(itertools.islice(iterator, count))
-    iterator.close()
-    return batches
-
-
 class Numbers:
     """A data set whose rows are their numbers."""
+
+    is_remote = False
 
     def __init__(self, n):
         self._n = n
@@ -66,14 +62,6 @@ def test_epochs_cover_every_row_once(n, batch, seed):
         own = rows[epoch * n : (epoch + 1) * n]
         assert sorted(own.tolist()) == list(range(n))
         np.testing.assert_array_equal(own, loader.permute(np.arange(n), n, seed, epoch))
-
-
-def assert_same(batches, others):
-    assert len(batches) == len(others)
-    for batch, other in zip(batches, others, strict=True):
-        assert batch.keys() == other.keys()
-        for name in batch:
-            np.testing.assert_array_equal(batch[name], other[name], err_msg=name)
 
 
 @pytest.fixture

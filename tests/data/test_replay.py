@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.batches import assert_same
 
 from bert_jax.data import loader, records
 from bert_jax.settings.pretrain_config import Ramp
@@ -51,13 +52,6 @@ def take(count, start=0, **options):
     taken = list(itertools.islice(batches, count))
     batches.close()
     return taken
-
-
-def assert_same(batches, others):
-    for batch, other in zip(batches, others, strict=True):
-        assert batch.keys() == other.keys()
-        for name in batch:
-            np.testing.assert_array_equal(batch[name], other[name], err_msg=name)
 
 
 @pytest.mark.parametrize("copies", [0, 2])

@@ -29,13 +29,13 @@ def bucket():
     }
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
-    fsspec.filesystem("gs").clear_instance_cache()
+    fsspec.get_filesystem_class("gs").clear_instance_cache()
     try:
         yield f"gs://{BUCKET}"
     finally:
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
-        fsspec.filesystem("gs").clear_instance_cache()
+        fsspec.get_filesystem_class("gs").clear_instance_cache()
         emulator.stop()
 
 
