@@ -30,6 +30,7 @@ from bert_jax.checkpoint.reading import (
     absolute,
     agree,
     is_committed,
+    is_step,
     list_steps,
     one_line,
     read_state,
@@ -51,7 +52,8 @@ class Checkpointer:
     The caller must hold the lock of the work directory (`workdir.WorkDir`), since two checkpointers on one
     directory would overwrite each other's files. With several processes, all of them must make the same
     calls; process 0 changes the directory. What a killed run left of a step that it saved or deleted is
-    removed first.
+    removed first. The directory is listed at the start: a listing of a bucket in each save would stall the
+    steps.
 
     Args:
         directory: the directory of the steps, created if missing. A local path, gs:// or s3://.
@@ -80,18 +82,24 @@ class Checkpointer:
         self._keep, self._keep_every, self._log, self._waiting = max(keep, 1), keep_every, log, waiting
         silence_orbax()
         self._orbax = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler(**_handler_options()))
-        self._deletions = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint-deletion")
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._finished: concurrent.futures.Future[None] = self._thread.submit(lambda: None)  # the last save
         self._has_frozen: bool | None = None  # None until it is known
         self._writing: int | str | None = None  # the step that is being written
         self._begun: int | str | None = None  # the last step given to orbax, whose error may arrive later
         self._has_failed = False  # whether the error of that step has been raised
-        collective.call_in_primary(self._clean)
+        steps, partial = collective.call_in_primary(self._clean)
+        self._saved, self._partial = set(steps), set(partial)
 
-    def _clean(self) -> None:
+    def _clean(self) -> tuple[list[int], list[int]]:
+        """Returns the complete steps, and those that a killed run left incomplete, which gs:// may have."""
         files.make_directory(self.path)
-        for name in files.names(self.path):
+        names = files.names(self.path)
+        for name in names:
             if _TEMPORARY in name or name.startswith(_DELETING):
                 files.remove_tree(os.path.join(self.path, name))
+        steps = list_steps(self.path)
+        return steps, [int(name) for name in names if is_step(name) and int(name) not in steps]
 
     # Saving
 
@@ -109,7 +117,7 @@ class Checkpointer:
         """
         with self._waiting():
             self.wait()
-            if step in self.agreed_steps():
+            if step in self._saved:
                 return
             leaves = flatten(state)
             frozen = {name: leaves.pop(name) for name in list(leaves) if name.startswith(f"{FROZEN}/")}
@@ -119,9 +127,21 @@ class Checkpointer:
             path = os.path.join(self.path, str(step))
             with self._explained():
                 self._writing = step
-                if jax.process_index() == 0 and not is_committed(path):
-                    files.remove_tree(path)  # on gs://, a killed save leaves a partial step
+                if jax.process_index() == 0 and step in self._partial:
+                    files.remove_tree(path)
+                self._partial.discard(step)
                 self._start_saving(step, leaves, described)
+                self._saved.add(step)
+                every, older = self._keep_every, sorted(self._saved)[: -self._keep]
+                old = {each for each in older if not (every and each % every == 0)} - {step}
+                self._saved -= old
+                self._finished = self._thread.submit(self._finish, old, step)
+
+    def _finish(self, old: Collection[int], new: int) -> None:
+        """Waits until a step is on disk, and deletes the steps that are not kept, in the thread for that."""
+        self._orbax.wait_until_finished()
+        if jax.process_index() == 0:
+            self._delete(old, new)
 
     def _start_saving(self, name: int | str, leaves: dict[str, jax.Array], described: dict[str, Any]) -> None:
         self._begun, self._has_failed = name, False
@@ -139,7 +159,7 @@ class Checkpointer:
         path = os.path.join(self.path, FROZEN)
         if self._has_frozen is None:
             # Without a step, they are of a run that was killed before its first one, and may be others.
-            self._has_frozen = bool(self.agreed_steps()) and collective.call_in_primary(
+            self._has_frozen = bool(self._saved) and collective.call_in_primary(
                 lambda: files.exists(path) and is_committed(path)
             )
         if not self._has_frozen:
@@ -153,27 +173,26 @@ class Checkpointer:
 
     def poll(self) -> None:
         """Raises the error of a save in the background, if any. Cheap enough to call at every step."""
-        with self._explained():
-            self._orbax.check_for_errors()
+        # orbax's own check for errors waits for its files of metadata.
+        if self._finished.done():
+            with self._explained():
+                self._finished.result()
 
     def wait(self) -> None:
-        """Waits until the last save is on disk, raises its error, and deletes the steps that are not kept."""
-        if self._has_failed:  # orbax raises the same error at every later call
+        """Waits until the last save is on disk and the steps that are not kept are deleted; raises errors."""
+        if self._has_failed:  # the error has been raised
             return
         with self._waiting(), self._explained():
-            self._orbax.wait_until_finished()
-            has_new, self._writing = self._writing is not None, None
-            if has_new and jax.process_index() == 0:
-                steps, every = self.steps(), self._keep_every
-                old = {step for step in steps[: -self._keep] if not (every and step % every == 0)}
-                self._delete(old, steps[-1] if steps else None)
+            self._finished.result()
+            self._writing = None
 
     def close(self) -> None:
         """Waits for saves and deletions; raises the error of the last save unless that was raised before."""
         try:
             self.wait()
         finally:
-            self._deletions.shutdown(wait=True)
+            concurrent.futures.wait([self._finished])  # it submits deletions
+            self._thread.shutdown(wait=True)
             # One failed save may have left several errors: orbax writes a step's metadata in another thread.
             with contextlib.suppress(Exception) if self._has_failed else self._explained():
                 self._orbax.close()
@@ -184,6 +203,7 @@ class Checkpointer:
             yield
         except Exception as error:
             self._has_failed, self._writing = True, None
+            self._saved -= {self._begun}
             raise StorageError(
                 f"{self.path}: saving step {self._begun} failed ({one_line(error)}); intact steps: "
                 f"{', '.join(map(str, self.steps())) or 'none'}; check the storage and run the same command"
@@ -213,6 +233,7 @@ class Checkpointer:
                 state = agree(functools.partial(read_state, path, abstract_state))
             except Damaged as error:
                 collective.call_in_primary(functools.partial(self._set_aside, step, str(error)))
+                self._saved.discard(step)
                 lost.append(step)
                 continue
             if lost:
@@ -239,10 +260,12 @@ class Checkpointer:
 
     def delete(self, step: int) -> None:
         """Deletes a step, if it exists, because the run repeats it, with other parameters."""
+        self._saved.discard(step)
         collective.call_in_primary(lambda: self._delete({step}.intersection(self.steps())))
 
     def delete_others(self, step: int) -> None:
         """Deletes all steps except one, which is flushed to the disk first."""
+        self._saved &= {step}
         collective.call_in_primary(lambda: self._delete({*self.steps()} - {step}, step))
 
     def _set_aside(self, step: int, why: str) -> None:
@@ -269,7 +292,7 @@ class Checkpointer:
                 target = os.path.join(self.path, f"{_DELETING}{step}")
                 files.move(path, target)
                 path = target
-            self._deletions.submit(files.remove_tree, path)
+            self._thread.submit(files.remove_tree, path)
 
 
 def _handler_options() -> dict[str, Any]:

@@ -1,15 +1,18 @@
 """Checkpoints of a small state: round trips over meshes, what is kept, and what does not fit."""
 
 import os
+import threading
+import time
 
 import jax
 import orbax.checkpoint as ocp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from orbax.checkpoint._src.metadata import checkpoint as orbax_metadata
 from support.states import abstract, assert_same, make_state, restore_latest, save
 
 from bert_jax import checkpoint
-from bert_jax.checkpoint import reading
+from bert_jax.checkpoint import reading, saving
 from bert_jax.errors import UserError
 from bert_jax.parallel import sharding
 from bert_jax.training.state import TrainState
@@ -44,6 +47,48 @@ def test_a_state_may_be_donated_once_save_returns(tmp_path, mesh):
 def test_the_newest_and_every_nth_are_kept(tmp_path, mesh):
     save(tmp_path / "checkpoints", range(1, 10), mesh, keep=2, keep_every=4)
     assert sorted(os.listdir(tmp_path / "checkpoints"), key=int) == ["4", "8", "9"]
+
+
+def test_steps_do_not_wait_for_the_store(copy, mesh, monkeypatch):
+    """A save after the last one is done, its errors and deletions: the store is asked in other threads."""
+    checkpointer, main, asked = checkpoint.Checkpointer(copy, keep=2), threading.current_thread(), []
+
+    def watch(name):
+        function = getattr(saving.files, name)
+
+        def call(*arguments, **options):
+            asked.append((name, threading.current_thread() is main))
+            return function(*arguments, **options)
+
+        monkeypatch.setattr(saving.files, name, call)
+
+    for name in ("names", "exists", "move", "remove", "remove_tree"):
+        watch(name)
+    for step in (8, 10):
+        checkpointer.save(step, make_state(mesh, step))
+        checkpointer.wait()
+    checkpointer.poll()
+    assert ("move", False) in asked and not any(in_main for _, in_main in asked)
+    checkpointer.close()
+    assert sorted(os.listdir(copy)) == ["10", "8"]
+
+
+def test_polling_does_not_wait_for_orbax_to_write_its_metadata(tmp_path, mesh, monkeypatch):
+    checkpointer, polled, written = checkpoint.Checkpointer(tmp_path / "c"), threading.Event(), []
+    update = orbax_metadata._MetadataStoreImpl.update
+
+    def slow(*arguments, **options):
+        written.append(polled.wait(timeout=20))
+        return update(*arguments, **options)
+
+    monkeypatch.setattr(orbax_metadata._MetadataStoreImpl, "update", slow)
+    checkpointer.save(1, make_state(mesh, 1))
+    for _ in range(100):
+        checkpointer.poll()
+        time.sleep(0.01)
+    polled.set()
+    checkpointer.close()
+    assert written and all(written)
 
 
 def test_a_step_that_is_there_is_not_saved_again(copy, mesh):
