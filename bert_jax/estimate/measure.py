@@ -32,7 +32,7 @@ def estimate(
         price: price of a TPU chip per hour.
 
     Returns:
-        The estimate, see docs/estimate.md. It has no times and no traffic if the batch does not fit or the
+        The estimate, see docs/costs.md. It has no times and no traffic if the batch does not fit or the
         hardware has GPUs.
     """
     config, model, rows = step.config, step.model, step.rows
