@@ -327,7 +327,7 @@ def _check_shared(directory: str, names: Sequence[str] = (), *, patience: float 
     if blind := [f"process {n} on {host}" for n, (host, sees) in enumerate(seen) if not sees]:
         raise UserError(
             f"{directory}, as process 0 on {seen[0][0]} sees it, is not seen by {some(blind)}; expected a "
-            "--workdir that all hosts share, a bucket or a directory of a network file system (docs/running.md)"
+            "--workdir that all hosts share, a bucket or a network file system (docs/running.md)"
         )
 
 
