@@ -33,23 +33,18 @@ class CorpusOptions:
 
     input: tuple[str, ...] = flag(
         REQUIRED,
-        "Text files: a path, a glob or a URL such as gs://bucket/*; tfds:NAME is a data set in "
-        "$TFDS_DATA_DIR, hf:ORG/NAME one on the Hugging Face hub, as are wikipedia and bookcorpus. "
-        "May be repeated; commas separate several, unless a file has the comma in its name.",
+        "Text files: a path, a glob or a URL such as gs://bucket/*; tfds:NAME in $TFDS_DATA_DIR; "
+        "hf:ORG/NAME, wikipedia or bookcorpus on the Hugging Face hub. Repeatable, or comma-separated.",
         required="'DIR/*', the text to read",
     )
     input_format: str = flag(
         readers.AUTO,
-        "auto: the format of the suffix, .txt (text), .jsonl, .ndjson, .json, .csv, .tsv or .xml "
-        "(wikipedia_xml); text: one sentence per line, a blank line after each document; paragraphs: one "
-        "paragraph per line, a blank line after each document; wikiextractor: <doc> elements; wikipedia_xml: "
-        "a MediaWiki dump; "
-        "books: one book per file; jsonl: one JSON object per line; csv: a table, or for .tsv one with tabs. "
-        "All but text are split into sentences. Parquet and Arrow files are read whatever it says.",
+        "Format: auto (by suffix: .txt, .jsonl, .ndjson, .json, .csv, .tsv, .xml), text (one sentence per "
+        "line, a blank line after each document), paragraphs (one paragraph per line, likewise), "
+        "wikiextractor (<doc> elements), wikipedia_xml (a MediaWiki dump), books (one book per file), jsonl "
+        "or csv. Parquet and Arrow are detected. All except text are split into sentences.",
     )
-    text_field: str = flag(
-        readers.TEXT_FIELD, "jsonl, csv, Parquet, Arrow and tfds: the field that contains the text."
-    )
+    text_field: str = flag(readers.TEXT_FIELD, "Field of the text in jsonl, csv, Parquet, Arrow and tfds.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,90 +53,83 @@ class Options(CorpusOptions):
 
     vocab: str = flag(
         REQUIRED,
-        "The vocabulary: vocab.txt, a SentencePiece .model, the tokenizer.json of a byte-level BPE, or a "
-        "Hugging Face folder, whose settings the text then has.",
+        "Vocabulary: vocab.txt, a SentencePiece .model, tokenizer.json of byte-level BPE, or a Hugging Face "
+        "folder, whose settings then apply.",
         required="FILE, a vocabulary (`bert-jax vocab` learns one)",
     )
     output: str = flag(
         REQUIRED,
-        "Directory for the records. If it has records with the same settings, nothing is done, or unfinished "
-        "ones are finished; other records are replaced only with --overwrite.",
+        "Directory for the records. Unfinished records with the same settings are resumed; others are "
+        "replaced only with --overwrite.",
         required="DIR, a directory for the records",
     )
     schema: str = flag(
         packed.SCHEMA,
-        "packed: several sequences per row, without masks; google: one sequence per row with its masks, as "
-        "in google-research/bert.",
+        "packed: several sequences per row, without masks; google: one sequence per row with static masks, "
+        "as in google-research/bert.",
         choices=(packed.SCHEMA, google.SCHEMA),
     )
-    max_seq_length: int = flag(128, "Maximum number of tokens in a row.")
+    max_seq_length: int = flag(128, "Maximum tokens per row.")
     short_seq_prob: float = flag(
-        0.1, "Fraction of documents whose sequences have a shorter, random target length."
+        0.1, "Fraction of the documents whose sequences have a shorter, random target length."
     )
     dupe_factor: int | None = flag(
         None,
-        "How many times sequences are drawn from each document. Default: 1; with --schema=google 10, for "
-        "different masks.",
+        "Number of times that each document is used. Default: 1, or 10 with --schema=google.",
     )
     nsp: str = flag(
         "next",
-        "Second segment of a sequence. next: the text that follows or, half the time, a random one; sop: the "
-        "text that follows, half the time swapped with the first (ALBERT); none: there is none (RoBERTa).",
+        "Second segment: next (the following text or, half the time, a random one), sop (the following text, "
+        "swapped half the time; ALBERT) or none (RoBERTa).",
         choices=pairs.NSP_MODES,
     )
-    full_sentences: bool = flag(
-        False, "With --nsp=none: fill rows with whole sentences, across the ends of documents."
-    )
+    full_sentences: bool = flag(False, "Fill rows with whole sentences, across documents (--nsp=none).")
     full_rows: bool = flag(
         False,
-        "With --nsp=none: fill rows to the last token. A sentence is cut at the end of a row and goes on in "
-        "the next one.",
+        "Fill rows to the last token; sentences are split between rows (--nsp=none).",
     )
-    masked_lm_prob: float = flag(0.15, "google: fraction of the tokens to predict.")
-    max_predictions_per_seq: int = flag(20, "google: maximum number of tokens to predict.")
-    whole_word_mask: bool = flag(False, "google: mask all pieces of a word or none.")
+    masked_lm_prob: float = flag(0.15, "Fraction of the tokens to predict (--schema=google).")
+    max_predictions_per_seq: int = flag(20, "Maximum number of tokens to predict per row (--schema=google).")
+    whole_word_mask: bool = flag(False, "Mask whole words (--schema=google).")
     eval_fraction: float | None = flag(
         None,
-        "Fraction of the documents in the split eval; the others are in train. Default: 0.01; google: 0.",
+        "Fraction of the documents in the split eval. Default: 0.01, or 0 with --schema=google.",
     )
     sampling_exponent: float | None = flag(
         None,
-        "For several languages, one --input each: the share of a language in the rows of train is "
-        "proportional to its tokens to the power of this exponent, by repeating documents; 0.7 in "
-        "multilingual BERT. Default: all inputs are one corpus.",
+        "Exponent for several languages, one per --input: documents are repeated so that a language has a "
+        "fraction of rows in proportion to size^exponent; multilingual BERT: 0.7. Default: all inputs are "
+        "one corpus.",
     )
-    seed: int = flag(12345, "Seed of everything that is random.")
-    num_shards: int = flag(0, "Number of files of the split train; 0: one for each 128 MB.")
+    seed: int = flag(12345, "Random seed.")
+    num_shards: int = flag(0, "Number of files of the split train. 0: one per 128 MB.")
     lower_case: bool | None = flag(
         None,
-        "Lower-case the text and strip accents. Default: as the vocabulary requires, or its folder says.",
+        "Lower-case the text and strip accents. Default: as the vocabulary requires.",
     )
     template: str = flag(
         "",
-        "The rows of the model's family: [CLS] A [SEP] B [SEP] with two token types (bert) or one "
-        "(modernbert), or <s> A </s></s> B </s> (roberta). Default: that of tokenizer.json or of a Hugging "
-        "Face folder, and bert for other kinds of vocabularies.",
+        "Format of rows: bert ([CLS] A [SEP] B [SEP] with two token types), modernbert (with one) or roberta "
+        "(<s> A </s></s> B </s>). Default: as in tokenizer.json or the folder, or bert.",
     )
     normalizer: str = flag(
         "",
-        "How text is normalized, with a SentencePiece model: as by BERT (bert), by ALBERT (albert), which "
-        "also replaces quotation marks and splits off the comma after a digit, or by the model alone "
-        "(deberta). Default: that of a Hugging Face folder, else deberta for a model without a mask, or "
-        "bert.",
+        "Normalization with a SentencePiece model: bert, albert (also replaces quotation marks and splits "
+        "off the comma after a digit) or deberta (by the model alone). Default: the folder's; deberta for a "
+        "model without a mask; else bert.",
     )
     clean: str = flag(
         "",
-        "Cleaning steps, separated by commas: unicode, length, language, exact, near. Default: none.",
+        "Cleaning steps, comma-separated: unicode, length, language, exact, near. Default: none.",
     )
     near_duplicate_threshold: float | None = flag(
         None, "Jaccard similarity of word 5-shingles from which --clean=near drops a document. Default: 0.8."
     )
-    language: str | None = flag(None, "Language that --clean=language keeps: a code such as en.")
+    language: str | None = flag(None, "Language that --clean=language keeps, such as en.")
     sentence_language: str = flag(
         "",
-        "Language by whose rules paragraphs are split into sentences: a code such as de. Default: that of "
-        "--language, or with --sampling_exponent that of the name of each input, where there are rules for "
-        "it, else en.",
+        "Language for splitting paragraphs into sentences, such as de. Default: --language; with "
+        "--sampling_exponent the name of each input; else en.",
     )
 
     def cleaning_settings(self) -> cleaning.Settings | None:

@@ -48,45 +48,42 @@ class Options(CorpusOptions):
 
     output: str = flag(
         REQUIRED,
-        "File to write: NAME.txt for WordPiece, NAME.model for SentencePiece, NAME.json for BPE.",
+        "File to write: NAME.txt (WordPiece), NAME.model (SentencePiece) or NAME.json (BPE).",
         required="FILE, the vocabulary to write",
     )
-    overwrite: bool = flag(False, "Replace the output if it exists.")
+    overwrite: bool = flag(False, "Replace existing output.")
     size: int = flag(
         30522,
-        "Number of tokens. WordPiece: from 5,000 tokens on, [PAD] is 0 and [UNK] [CLS] [SEP] [MASK] are 100 "
-        "to 103, with [unused] tokens between, and from 20,000 on up to 998; below 5,000 they are 0 to 4. "
-        "BPE: the special tokens are 0 to 4, and the bytes 5 to 260.",
+        "Number of tokens, including special ones.",
     )
     kind: str = flag("wordpiece", "Kind of vocabulary.", choices=tuple(tokenization.KINDS))
     lower_case: bool | None = flag(
-        None, "Lower-case the text and strip accents. Default: true; BPE and DeBERTa keep all text."
+        None, "Lower-case the text and strip accents. Default: true, except for BPE and DeBERTa."
     )
     seed: int = 12345  # of the sample
     sample_bytes: int = 0  # of text to learn from; 0: 200 MB, or 30 MB for SentencePiece
     sampling_exponent: float = flag(
         1.0,
-        "For several languages, one --input each: the share of a language in the sample is proportional to "
-        "its size to the power of this exponent; 0.7 in multilingual BERT.",
+        "Exponent for several languages, one per --input, which are sampled in proportion to size^exponent; "
+        "multilingual BERT: 0.7.",
     )
     character_coverage: float = flag(
         0.99995,
-        "Fraction of the characters of the text that the tokens must cover; the rarest characters get none. "
-        "Not for BPE, which covers all.",
+        "Fraction of the text's characters that tokens must cover (not BPE).",
     )
     min_frequency: int = flag(
-        2, "WordPiece and BPE: how often a pair of tokens must occur to become a token."
+        2, "Minimum frequency of a pair of tokens to become a token (WordPiece and BPE)."
     )
     normalizer: str = flag(
         "bert",
-        'SentencePiece: how text is normalized, as in `data`; albert also gives each of ( ) " - . \u2013 '
-        "\u00a3 \u20ac a piece of its own, and deberta has DeBERTa's ids.",
+        'Normalization of SentencePiece, as in `data`; albert also gives each of ( ) " - . – £ € its own '
+        "token, and deberta has DeBERTa's ids.",
         choices=NORMALIZERS,
     )
     special_tokens: str = flag(
         "roberta",
-        "BPE: the family whose special tokens and rows it has: <s> </s> <pad> <unk> <mask> of RoBERTa, or "
-        "[CLS] [SEP] [PAD] [UNK] [MASK], as ModernBERT has them.",
+        "Special tokens of BPE: roberta (<s> </s> <pad> <unk> <mask>) or bert ([CLS] [SEP] [PAD] [UNK] "
+        "[MASK], as in ModernBERT).",
         choices=tuple(BPE_FAMILIES),
     )
 

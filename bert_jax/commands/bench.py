@@ -1,10 +1,10 @@
-"""Time the train step on synthetic rows or on records, and the loader alone.
+"""Time the train step on synthetic rows or on records, and the data loader alone.
 
     bert-jax bench --config=pretrain/base --batch_size=8 --seq_length=128
     bert-jax bench --config=pretrain/base --config.data.dir=records --json
 
-It prints the best and the median of the steps, on synthetic rows and, if config.data.dir is set, on records.
-Rates count sequences and tokens without padding; FLOPs are computed by a formula from the sizes of the model.
+It prints the best and the median step, on synthetic rows and, if config.data.dir is set, on records. Rates
+count sequences and tokens without padding. FLOPs follow from the sizes of the model.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ with epy.lazy_imports():
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
-    config_flag.add(define, "bench", "The run.")
+    config_flag.add(define, "bench")
     define.integer("batch_size", "Rows per step. Default: the config's.")
     define.integer("seq_length", "Tokens per synthetic row.", 128)
     define.choice(
         "rows",
         ["full", "padded", "packed"],
-        "Synthetic rows. full: one full sequence; padded: one short sequence and padding; packed: several "
-        "short sequences.",
+        "Synthetic rows: full (one full sequence), padded (one short sequence) or packed (several short "
+        "sequences).",
         "full",
     )
-    define.integer("steps", "Number of steps to time, after two that are not timed.", 10)
+    define.integer("steps", "Number of steps to time, after two warm-up steps.", 10)
     define.json()
 
 

@@ -1,13 +1,13 @@
-"""List the config files and the names of data sets, or print a config to start your own from.
+"""List configs and data sets, or print a config to start your own from.
 
     bert-jax configs
     bert-jax configs pretrain/tiny
     bert-jax configs pretrain/tiny > mine.py
     bert-jax configs --fields finetune/glue:mrpc
 
-`--config=NAME` of pretrain, finetune, estimate and bench runs one; `--config=mine.py` runs a copy that you
-changed. `experiments/NAME` is run by `bert-jax sweep --experiment=NAME`. --fields prints every field of a
-config with its value and its meaning: what `--config.FIELD=VALUE` can set.
+Pass a name, or a copy that you changed, to pretrain, finetune, estimate or bench as `--config=NAME` or
+`--config=mine.py`, and `experiments/NAME` to sweep as `--experiment=NAME`. --fields prints all fields, which
+`--config.FIELD=VALUE` sets, with their values and descriptions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _VALUES_WIDTH = 44  # of the column of names and values
 def define_flags(define: Define) -> None:
     """Defines the flags."""
     define.boolean(
-        "fields", "Print the fields of the config, their values and meanings, instead of the file."
+        "fields", "Print the fields of the config with values and descriptions, instead of the file."
     )
 
 

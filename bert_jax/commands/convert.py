@@ -4,15 +4,15 @@
     bert-jax convert --input=uncased_L-12_H-768_A-12/bert_model.ckpt --output=base --to=bert_jax
     bert-jax convert --input=runs/reviews --output=exported --to=onnx
 
-The input's format is detected. The output is read back and compared with what was to be written, bit for bit
-and by a forward pass on random inputs; it is deleted if the two differ. TF1 checkpoints need the extra
-`tensorflow`. Further flags change vocabulary, size and precision during the conversion.
+The input's format is detected. The output is read back and compared bit for bit and by a forward pass on
+random inputs; if it differs, it is deleted. TF1 checkpoints need the extra `tensorflow`. Other flags change
+vocabulary, size and precision during the conversion.
 
---to=onnx and --to=stablehlo write the model for other runtimes. The outputs are last_hidden_state, logits,
-start_logits and end_logits, as in the exports of transformers, and sentence_embedding of a model for sentence
-embeddings. Inputs are input_ids, attention_mask and token_type_ids (which an ONNX graph of a model without
-token types lacks), of any batch, and of rows up to the positions of the model. Each file is run and compared
-with the model before the folder appears.
+--to=onnx and --to=stablehlo write the model for other runtimes. Outputs are last_hidden_state, logits,
+start_logits and end_logits, as in exports of transformers, and sentence_embedding for a sentence embedding
+model. Inputs are input_ids, attention_mask and token_type_ids (not in ONNX graphs of models without token
+types), for any batch size and any length up to the model's positions. Each file is run and compared with the
+model before the folder appears.
 """
 
 from __future__ import annotations
@@ -44,47 +44,46 @@ CHANGES = ("vocab", "add_tokens", "pad_vocab_to", "positions", "layers", "dtype"
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
-    define.string("input", f"The model: {shared.MODEL}.", required=f"PATH, the model: {shared.MODEL}")
+    define.string("input", f"Model: {shared.MODEL}.", required=f"PATH, the model: {shared.MODEL}")
     define.string("output", "Directory to write.", required="DIR, a new directory")
     define.overwrite()
     define.string(
         "to",
-        "Format to write: huggingface, tensorflow or bert_jax; peft for the low-rank updates of a run; onnx "
-        "or stablehlo for other runtimes.",
+        "Format to write: huggingface, tensorflow, bert_jax, peft (LoRA updates of a run), onnx or "
+        "stablehlo.",
         required="huggingface, tensorflow, bert_jax, peft, onnx or stablehlo",
     )
     define.string(
         "ignore",
-        "Regular expression of tensors to skip: only tensors that are not part of a BERT model may match.",
+        "Tensors to skip: a regular expression that matches only tensors outside of the BERT model.",
         "",
     )
     define.string(
         "vocab",
-        "Another vocabulary for the model, a vocab.txt, NAME.model, tokenizer.json of byte-level BPE, or a "
-        "folder with one: tokens that are in both keep their embeddings, a new token gets the mean of those "
-        "of its subwords. For an input without a vocabulary: its own one.",
+        "New vocabulary: vocab.txt, a .model, tokenizer.json or a folder. Tokens in both keep their "
+        "embeddings; a new one gets the mean of its subwords. For an input without a vocabulary: its "
+        "vocabulary.",
     )
     define.string(
         "add_tokens",
-        "File of tokens to add to a WordPiece vocabulary, one per line. They replace [unusedN] first, and "
-        "are then appended.",
+        "File of tokens to add to a WordPiece vocabulary, one per line. They replace [unusedN] first.",
     )
     define.integer(
         "pad_vocab_to",
-        "Pad the rows of the vocabulary to a multiple of this, such as 128, which does not change results; 0 "
-        "removes such rows.",
+        "Pad the vocabulary to a multiple of this, such as 128; results stay the same. 0: remove the "
+        "padding.",
     )
     define.integer(
-        "positions", "New number of tokens of the longest sequence; a longer table repeats the old one."
+        "positions", "New maximum sequence length; additional position embeddings repeat the old ones."
     )
     absl_flags.DEFINE_list(
         "layers",
         None,
-        "Layers to keep, numbered from 0, in this order: 0,2,4,7,9,11. A layer may occur more than once.",
+        "Layers to keep, from 0, in this order, such as 0,2,4,7,9,11. A layer may occur more than once.",
         flag_values=define.values,
     )
     define.choice("dtype", ["float32", "bfloat16", "float16"], "Type of the parameters.")
-    define.choice("head", PRETRAINED, "Which heads to keep.")
+    define.choice("head", PRETRAINED, "Heads to keep.")
     shared.add_push(define)
 
 

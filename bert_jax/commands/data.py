@@ -2,9 +2,9 @@
 
     bert-jax data --input='wiki/*' --input_format=wikiextractor --vocab=vocab.txt --output=records
 
-The records hold no masks: these are drawn anew at every step. --schema=google makes the records of
-google-research/bert's create_pretraining_data, masks included. Records depend on the text, the vocabulary and
-the flags, not on --workers. Run the same command again to resume.
+Records have no masks, which are sampled at every training step. --schema=google writes masked records, as
+google-research/bert's create_pretraining_data does. Records depend on the text, the vocabulary and the flags,
+but not on --workers. Run the same command again to resume.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ def define_flags(define: Define) -> None:
     """Defines the flags."""
     define.options(settings.Options)
     define.overwrite()
-    define.integer("workers", "Number of processes; 0: one for each core.", 0)
+    define.integer("workers", "Number of processes. 0: one per core.", 0)
     define.string(
         "beam_args",
-        "Run on Apache Beam, with these arguments of the pipelines as one string, such as "
-        "'--runner=DataflowRunner --project=...'. Default: processes of this machine.",
+        "Run on Apache Beam with these arguments, such as '--runner=DataflowRunner --project=...'.",
         "",
     )
 

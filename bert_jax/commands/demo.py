@@ -1,4 +1,4 @@
-"""Run everything from text to a fine-tuned task in minutes, on the docstrings that ship with Python.
+"""Run all steps from text to a fine-tuned model in minutes, on the docstrings that ship with Python.
 
     bert-jax demo --workdir=demo
 
@@ -22,7 +22,7 @@ with epy.lazy_imports():
 def define_flags(define: Define) -> None:
     """Defines the flags."""
     define.string("workdir", "Directory for all files. Default: demo, or demo-quick with --quick.")
-    define.boolean("quick", "Run only a few steps of everything, to see that it works; nothing is learned.")
+    define.boolean("quick", "Run a few steps of each command, as a check; the model learns nothing.")
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:

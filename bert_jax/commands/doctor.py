@@ -1,6 +1,6 @@
 """Check devices, versions, memory and write access, and suggest one fix per problem.
 
-The exit code is 1 if there is a problem, and 0 otherwise, warnings included.
+The exit code is 1 if there is a problem, and 0 otherwise, even with warnings.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Check(NamedTuple):
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
-    define.string("workdir", "Directory that a run will write to; may be a URL such as gs://...", ".")
+    define.string("workdir", "Directory that a run will write to, such as gs://bucket/runs.", ".")
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:

@@ -1,4 +1,4 @@
-r"""Turn a file of texts into a file of vectors: one vector per text, or one per token.
+r"""Embed texts: write one vector per text, or one per token.
 
     bert-jax embed --model=runs/mini --input=texts.txt --output=vectors.npy
     bert-jax embed --model=sentence-transformers/all-MiniLM-L6-v2 --input=texts.txt \
@@ -6,9 +6,8 @@ r"""Turn a file of texts into a file of vectors: one vector per text, or one per
     bert-jax embed --model=runs/mini --input=reviews.csv --text_a=review --output=vectors.npy
     bert-jax embed --model=runs/mini --input=texts.txt --output=x.jsonl --pooling=none --layers=-2,-1
 
-Each line of the input is a text, blank lines included, or each row of a table has one, and the output has the
-same order. Files of any length are streamed in bounded memory, except to .safetensors, which is written at
-the end.
+Each line of the input, even a blank one, or each row of a table is a text. The output has the same order.
+Files of any length are streamed in bounded memory, except to .safetensors, which is written at the end.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ def define_flags(define: Define) -> None:
     shared.add_model(define)
     define.string(
         "input",
-        "File with one text per line, or a table by its name: CSV, TSV, JSON lines, Parquet; hf:ORG/NAME for "
-        "the training set on the hub; - for standard input.",
+        "File with one text per line, a CSV, TSV, JSON lines or Parquet table, hf:ORG/NAME for a training "
+        "set on the hub, or - for standard input.",
         required="FILE with one text per line, or a table, or - for standard input",
     )
     define.string(
@@ -48,39 +47,37 @@ def define_flags(define: Define) -> None:
     define.overwrite()
     define.string(
         "layers",
-        "Layers whose states are concatenated, in this order: -1 is the last, 1 the first, and 0 the "
-        "embeddings. Default: -4,-3,-2,-1 with --pooling=none, else -1.",
+        "Layers to concatenate, in this order: -1 is the last, 1 the first, 0 the embeddings. Default: -1, "
+        "or -4,-3,-2,-1 with --pooling=none.",
     )
     define.string(
         "pooling",
-        "One vector per text: mean or max (of its tokens, including [CLS] and [SEP]), cls (the state of "
-        "[CLS]), last (that of the last token) or pooler (that of [CLS] after the pre-trained dense layer "
-        "and tanh); or none for one vector per token. Default: that of a model that was trained for sentence "
-        "embeddings; mean for other models.",
+        "One vector per text: mean or max over its tokens, cls, last (token), or pooler (cls after the "
+        "pooler's dense layer); or none: one vector per token. Default: a sentence embedding model's "
+        "pooling, or mean.",
     )
     define.string(
         "prompt",
-        "Put before each text: a prompt of the model by its name, such as query or document. --prefix is for "
-        "any other text.",
+        "Name of a prompt of the model to put before each text, such as query or document.",
         "",
     )
-    define.string("prefix", "Put before each text, as it is.", "")
+    define.string("prefix", "Prefix to put before each text.", "")
     define.string(
         "text_a",
-        "Column of a table that contains the text; by default one with a usual name, such as text.",
+        "Column of the text. Default: one with a usual name, such as text.",
         "",
     )
-    define.string("text_b", "Column of a table that contains the second text of a pair.", "")
+    define.string("text_b", "Column of the second text of a pair.", "")
     define.boolean(
         "normalize",
-        "Scale each vector to length 1. Default: as a model for sentence embeddings does, with any --pooling "
-        "but none; otherwise no.",
+        "Scale each vector to length 1. Default: only if a sentence embedding model does, and not with "
+        "--pooling=none.",
         None,
     )
     define.integer(
         "max_seq_length",
-        "Maximum number of tokens of a text, including [CLS] and [SEP]; the rest is cut. 0: that of a model "
-        "for sentence embeddings, with any --pooling, or the number of positions of other models.",
+        "Maximum tokens per text; longer texts are truncated. 0: a sentence embedding model's maximum, or "
+        "the number of positions.",
         0,
     )
 

@@ -1,12 +1,12 @@
-"""Estimate memory, FLOPs and traffic of a run on TPUs or GPUs that you do not have; for TPUs time and cost.
+"""Estimate memory, FLOPs and traffic on TPUs or GPUs that you do not have, and for TPUs time and cost.
 
     bert-jax estimate --config=pretrain/base --topology=v5e:4x4
     bert-jax estimate --config=pretrain/large --topology=v4:8x8x8 --config.mesh.fsdp=8 --json
     bert-jax estimate --config=pretrain/base_gpu:8 --topology=h100:8
 
-Compiles the train step of the config for the named devices, with their own compiler (pip install
-'.[estimate]' in the clone for TPUs, '.[estimate-gpu]' for NVIDIA GPUs), and reads the figures off the
-program. They are estimates: nothing is run. For GPUs there is no step time, only its bounds.
+The command compiles the train step for these devices with their compiler (pip install '.[estimate]' in the
+clone for TPUs, '.[estimate-gpu]' for NVIDIA GPUs) and analyzes the program. It runs nothing, so all figures
+are estimates. For GPUs, it gives only bounds of the step time.
 """
 
 from __future__ import annotations
@@ -31,19 +31,21 @@ with epy.lazy_imports():
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
-    config_flag.add(define, "estimate", "The run.")
+    config_flag.add(define, "estimate")
     define.string(
         "topology",
-        "TPU chip and shape of a slice: v4:8x8x8, v5e:4x4, v5p:4x4x4, v6e:16x16; or GPU and number of GPUs, "
-        "8 per host: a100:8, h100:8, h200:8.",
+        "TPU and slice shape (v4:8x8x8, v5e:4x4, v5p:4x4x4, v6e:16x16), or GPU and number, 8 per host "
+        "(a100:8, h100:8, h200:8).",
         required="CHIP:SHAPE for TPUs, such as v5e:4x4, or GPU:NUMBER, such as h100:8",
     )
-    define.integer("slices", "TPUs: number of slices of that shape.", 1)
+    define.integer("slices", "Number of TPU slices.", 1)
     define.integer(
         "seq_length",
-        "Tokens per row, if there is no config.data.dir. Default: the number of positions of the model.",
+        "Tokens per row if config.data.dir is not set. Default: the model's number of positions.",
     )
-    define.number("price_per_chip_hour", "TPUs: price in any currency; also print the cost of the run.")
+    define.number(
+        "price_per_chip_hour", "Price of a TPU chip per hour, in any currency, to print the cost of the run."
+    )
     define.json()
 
 

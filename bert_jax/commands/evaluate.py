@@ -1,4 +1,4 @@
-r"""Score a fine-tuned model on a labeled file, or any model on records, on minimal pairs or by its vectors.
+r"""Score a fine-tuned model on labeled data, or any model on records, minimal pairs, similarity or retrieval.
 
     bert-jax evaluate --workdir=runs/mrpc
     bert-jax evaluate --workdir=runs/reviews --input=test.csv --output=predictions.tsv
@@ -10,14 +10,14 @@ r"""Score a fine-tuned model on a labeled file, or any model on records, on mini
     bert-jax evaluate --model=sentence-transformers/all-MiniLM-L6-v2 --retrieval=beir/scifact \
         --rerank=runs/reranker
 
-A fine-tuned model gets the metrics of its task. A pre-trained one gets the losses and accuracies of masked LM
-and of next sentences on the split `eval`, with masks that do not depend on the run that trained it; a causal
-one those of the next token. --minimal_pairs asks which of two sentences is more likely, and prints how often
-it is the grammatical one: sentences of bert-jax that differ in one word, or those of --input.
+A fine-tuned model gets the metrics of its task. --records gives losses and accuracies of masked LM and next
+sentence prediction (next token, for a causal model) on the split `eval`, with masks that do not depend on the
+model. --minimal_pairs gives the fraction of pairs in which the grammatical sentence is more likely, on pairs
+of bert-jax or of --input.
 
-The vectors that `bert-jax embed` makes are judged by the correlation of cosines with scores (--similarity),
-or by the documents that they find (--retrieval, a folder in the form of BEIR: corpus.jsonl, queries.jsonl and
-qrels/SPLIT.tsv; with --rerank in the order of a second model).
+The vectors of `bert-jax embed` are scored by the correlation of cosines with human scores (--similarity), or
+by retrieval (--retrieval, a directory in BEIR's format: corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv),
+optionally with reranking.
 """
 
 from __future__ import annotations
@@ -70,32 +70,33 @@ def define_flags(define: Define) -> None:
     """Defines the flags."""
     shared.add_finetuned(
         define,
-        "several of GLUE, separated by commas, are shown as one table",
+        "for one table",
         "Also write the predictions to this file: .tsv, .csv or .jsonl; for tags .conll, .txt, .tsv or "
         ".jsonl. With --minimal_pairs, a .jsonl with the scores of the sentences.",
     )
     what = f"{shared.MODEL}; with --input {shared.FINETUNED}"
-    define.string("model", f"The model, if there is no --workdir: {what}.")
-    define.string("records", "Records with the vocabulary of --model, made by bert-jax data.")
+    define.string("model", f"Model, instead of --workdir: {what}.")
+    define.string("records", "Records of `bert-jax data` with the model's vocabulary.")
     define.string(
         "split",
-        "Which of the run's files: train, dev (the default), or the name of another SPLIT.tsv in its "
-        "data_dir. With --records, the split of the records; default eval. With --retrieval, of the "
-        "judgments; default test.",
+        "Split of the run's files: train, dev (default), or SPLIT for SPLIT.tsv in data_dir. With --records, "
+        "default eval; with --retrieval, default test.",
     )
     define.string(
         "input",
-        "Another labeled file, with the columns of the training file. With --minimal_pairs, a file of BLiMP: "
-        "JSON lines with UID, sentence_good and sentence_bad.",
+        "Labeled file with the columns of the training file. With --minimal_pairs: JSON lines with UID, "
+        "sentence_good and sentence_bad (BLiMP).",
     )
     for name in _COLUMNS:
-        define.string(name, f"With --model and --input: column of the {name}. Default: by its usual name.")
-    define.boolean("minimal_pairs", "Score --model on minimal pairs.")
-    define.string("similarity", "Table of pairs of texts with a score, for the vectors of --model.")
-    define.string("retrieval", "Folder in the form of BEIR, for the vectors of --model.")
+        define.string(name, f"Column {name} of --input, with --model. Default: one with a usual name.")
+    define.boolean("minimal_pairs", "Score the model on minimal pairs.")
+    define.string(
+        "similarity", "Table of text pairs with scores, to correlate with the cosines of their vectors."
+    )
+    define.string("retrieval", "Directory in BEIR's format, to search with the model's vectors.")
     shared.add_reranker(define)
     define.string("columns", "Columns of --similarity. Default: sentence1,sentence2,score.")
-    define.integer("rows", "Of --records: number of rows, from the first on; 0 for all.", 0)
+    define.integer("rows", "Number of rows of --records to use. 0: all.", 0)
     define.json()
 
 

@@ -2,7 +2,7 @@
 
     bert-jax fill-mask --model=runs/mini "The capital of [MASK] is [MASK]."
 
-Without a TEXT, lines are read from standard input.
+Without TEXT, the command reads lines from standard input.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ARGUMENTS = "[TEXT ...]"
 def define_flags(define: Define) -> None:
     """Defines the flags."""
     shared.add_model(define)
-    define.integer("top", "Number of candidates for each [MASK].", 5)
+    define.integer("top", "Number of candidates per [MASK].", 5)
     define.json()
 
 

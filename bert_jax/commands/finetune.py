@@ -1,4 +1,4 @@
-r"""Fine-tune a model: labels, numbers, multiple choice, questions, tags of words, embeddings or reranking.
+r"""Fine-tune a model to classify, score, tag, choose, answer questions, embed or rerank.
 
     bert-jax finetune --model=runs/mini --train=train.csv --eval=dev.csv --text=review --label=stars \
         --workdir=runs/reviews
@@ -7,11 +7,11 @@ r"""Fine-tune a model: labels, numbers, multiple choice, questions, tags of word
     bert-jax finetune --config=finetune/tagging --workdir=runs/entities \
         --config.init_from=runs/mini --config.data.train=train.conll --config.data.eval=dev.conll
 
-Without --config the task is inferred from the training file, and the first line names the config that it
-stands for. Files are TSV, CSV, JSON lines or Parquet; columns go by name, or by number from 0. The labels are
-those of the training file. Run the same command again to resume. The work directory keeps the checkpoint that
-is best on the evaluation file, its predictions and a model card. --seeds=5 runs five times and reports mean
-and standard deviation; --grid tries values of a field and may be given several times.
+Without --config, the task is inferred from the training file, and the first line names the equivalent config.
+Files are TSV, CSV, JSON lines or Parquet. Columns are names, or numbers from 0. The training file determines
+the labels. The work directory keeps the checkpoint that is best on the evaluation file, with its predictions
+and a model card. Run the same command again to resume. --seeds=5 runs five times and reports mean and
+standard deviation; --grid tries several values of a field.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ def define_flags(define: Define) -> None:
     """Defines the flags."""
     shared.add_run(define, "finetune", "checkpoints, metrics and predictions", _short)
     define.required["config"] += " or --train=FILE"
-    define.string("model", f"Start from this model: {shared.MODEL}. Short for --config.init_from.")
-    define.string("train", "File to train on, or hf:ORG/NAME of the hub. Short for --config.data.train.")
-    define.string("eval", "File to evaluate on. Short for --config.data.eval.")
+    define.string("model", f"Model to start from: {shared.MODEL}. Short for --config.init_from.")
+    define.string("train", "Training file, or hf:ORG/NAME on the hub. Short for --config.data.train.")
+    define.string("eval", "Evaluation file. Short for --config.data.eval.")
     define.string(
         "text",
-        "Column of the text, or A,B of pairs; by default one with a usual name, such as text. Short for "
+        "Column of the text, or A,B for pairs. Default: one with a usual name, such as text. Short for "
         "--config.data.text_a and text_b.",
     )
-    define.string("label", "Column of the label, such as stars. Short for --config.data.label.")
+    define.string("label", "Column of the label. Short for --config.data.label.")
     define.integer(
         "seeds",
-        "Run this many times, with the seeds config.seed, config.seed + 1 and so on, each in its own "
-        "directory, and print mean and standard deviation.",
+        "Number of runs, with seeds from config.seed on, each in its own directory; prints mean and standard "
+        "deviation.",
     )
     define.strings(
         "grid",
-        "Field and the values to try, such as optimizer.learning_rate=5e-5,3e-5,2e-5. Semicolons separate "
-        "values that have commas. May be repeated.",
+        "Field and values to try, such as optimizer.learning_rate=5e-5,3e-5. Separate values with commas by "
+        "semicolons. Repeatable.",
         [],
     )
 

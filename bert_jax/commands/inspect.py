@@ -1,12 +1,11 @@
-"""Show what is in records, a vocabulary or a checkpoint, and what is wrong with it.
+"""Show the content and the problems of records, a vocabulary or a checkpoint.
 
     bert-jax inspect records/ vocab.txt runs/mini
 
-PATH is a directory of records or a record file (every row is read and its CRCs are checked), a vocab.txt, a
-SentencePiece .model or the tokenizer.json of byte-level BPE, a work directory or one of its checkpoints, a
-Hugging Face folder, or the folder of a TF1 checkpoint. Records are those of `bert-jax data`, or those of
-google-research/bert's create_pretraining_data, which --vocab=FILE decodes. The exit code is 0 if everything
-is sound, and 1 if something is wrong.
+PATH is a record file or a directory of records, a vocab.txt, a SentencePiece .model, the tokenizer.json of
+byte-level BPE, a work directory or one of its checkpoints, a Hugging Face folder, or the folder of a TF1
+checkpoint. Every row of records is read and its CRC is checked. --vocab decodes records of
+google-research/bert's create_pretraining_data. The exit code is 1 if there is a problem, and 0 otherwise.
 """
 
 from __future__ import annotations
@@ -47,7 +46,8 @@ def define_flags(define: Define) -> None:
     define.json()
     define.string(
         "vocab",
-        "Vocabulary to decode records that other programs made, or to compare with that of other records.",
+        "Vocabulary of records of other programs, to decode them, or one to compare with the records' "
+        "vocabulary.",
     )
 
 

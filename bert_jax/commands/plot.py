@@ -1,4 +1,4 @@
-"""Draw the curves of runs, write the report of a run, or draw the attention of a model within a text.
+"""Plot the curves of runs or the attention of a model, or write the report of a run.
 
     bert-jax plot --workdir=runs/mini --output=curves.png
     bert-jax plot --workdir=runs/mini,runs/base --output=both.png
@@ -6,11 +6,10 @@
     bert-jax plot --model=runs/mini --text="The cat sat on the mat." --output=attention.png
     bert-jax plot --model=runs/mini --text="The cat sat on the mat." --layer=2 --output=layer-2.png
 
-Curves are loss, scores, learning rate and throughput. A report (.html) has them in one file, which opens in
-any browser without a server or a network; of a fine-tuning it also has the evaluations and
-the rows of errors-dev.tsv. Attention is drawn as thumbnails of all heads, one row per layer; with
---layer or --head the squares are larger and labeled with the tokens. A row is the token that attends, a
-column the token attended to. The text may contain [MASK].
+Curves show loss, scores, learning rate and throughput. A report (.html) is one file with these curves, which
+any browser opens offline; for a fine-tuning, it also has the evaluations and the rows of errors-dev.tsv.
+Attention is plotted as thumbnails of all heads, one row per layer, or with --layer or --head as larger
+squares labeled with the tokens. Rows are queries, and columns are keys. The text may contain [MASK].
 """
 
 import os
@@ -38,12 +37,12 @@ _OF_ATTENTION = ("text", "text_b", "layer", "head")
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
-    define.string("workdir", "Directory of the run to draw, or several, separated by commas, to compare.")
-    define.string("model", f"Model whose attention to draw: {shared.MODEL}.")
-    define.string("text", "Text to draw the attention of.")
-    define.string("text_b", "Second text, if the input is a pair of texts.")
-    define.string("layer", "Layer to draw the attention of: 1 is the first, -1 the last; or all.", "all")
-    define.string("head", "Head to draw, numbered like the layers; or all.", "all")
+    define.string("workdir", "Work directory to plot, or comma-separated ones to compare.")
+    define.string("model", f"Model whose attention to plot: {shared.MODEL}.")
+    define.string("text", "Text whose attention to plot.")
+    define.string("text_b", "Second text of a pair.")
+    define.string("layer", "Layer to plot: 1 is the first, -1 the last; or all.", "all")
+    define.string("head", "Head to plot: 1 is the first, -1 the last; or all.", "all")
     define.string(
         "output",
         "File to write: .png, .pdf or .svg, or .html for a report. Default for curves: WORKDIR/curves.png.",

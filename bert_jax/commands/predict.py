@@ -1,19 +1,18 @@
-"""Predict with a fine-tuned model: write the predictions and probabilities for a file of texts.
+"""Write a fine-tuned model's predictions and probabilities for a file of texts.
 
     bert-jax predict --workdir=runs/reviews --input=new.csv --output=predictions.tsv
     bert-jax predict --workdir=runs/cola,runs/mrpc --split=test --output=submission.zip
     bert-jax predict --workdir=runs/reviews --input=-
     bert-jax predict --model=org/name --input=new.csv --text_a=review --output=predictions.tsv
 
-The input has the columns of the training file; labels are optional. For a task with single texts a .txt file
-has one text per line, blank lines included, and no header. The output has one row per row of the input, none
-of which may be malformed, in the same order, with an `id`: the value of the id column, or the number of the
-row from 0. A .zip contains the predictions of several runs for the test sets of GLUE, as its server expects
-them. --input=- reads lines from standard input (a JSON object, a text, or a pair of texts separated by a tab)
-and writes one line of JSON for each to standard output.
+The input has the columns of the training file; labels are optional. For single texts, a .txt file has one
+text per line (blank lines count) and no header. The output has one row per input row, in the same order, with
+an `id` from the id column or the row number from 0; a malformed row is an error. A .zip contains the
+predictions of several runs for GLUE's server. --input=- reads lines from standard input (a JSON object, a
+text, or two texts separated by a tab) and writes a line of JSON for each to standard output.
 
---model is any other model with a fine-tuned head, such as a Hugging Face folder. Unless flags name the
-columns of its input, they are those of the usual names, as `finetune` finds them, or `text_a` and `text_b`.
+--model is another model with a fine-tuned head, such as a Hugging Face folder. The columns of its input are
+named by flags, have usual names that `finetune` also finds, or are `text_a` and `text_b`.
 """
 
 from __future__ import annotations
@@ -48,22 +47,24 @@ def define_flags(define: Define) -> None:
     """Defines the flags."""
     shared.add_finetuned(
         define,
-        "several of GLUE, separated by commas, for a .zip",
+        "for a .zip",
         "File to write: .tsv, .csv or .jsonl; for tags .conll, .txt, .tsv or .jsonl; for answers .json; for "
         "GLUE's server .zip. Predictions for standard input go to standard output.",
     )
-    define.string("model", f"The model, if there is no --workdir: {shared.FINETUNED}.")
+    define.string("model", f"Model, instead of --workdir: {shared.FINETUNED}.")
     define.string(
         "input",
-        "TSV, CSV or JSON lines file; for single texts also .txt, one text per line; for tags also CoNLL "
-        "columns; - for lines of standard input.",
+        "TSV, CSV or JSON lines file; for single texts also .txt, one per line; for tags also CoNLL columns; "
+        "- for standard input.",
     )
-    define.string("split", "Instead of --input: the file SPLIT.tsv of the run's data_dir, such as test.")
+    define.string(
+        "split", "File SPLIT.tsv in the run's data_dir to predict instead of --input, such as test."
+    )
     for name, what in (("text_a", "the text"), ("text_b", "the second text of a pair"), ("id", "the id")):
-        define.string(name, f"Column of {what}. Default: that of the training file.")
+        define.string(name, f"Column of {what}. Default: as in the training file.")
     define.string(
         "format",
-        "auto (by the suffix), tsv, csv or jsonl; for tags conll or jsonl.",
+        "Format of the input: auto (by suffix), tsv, csv or jsonl; for tags conll or jsonl.",
         "auto",
     )
 

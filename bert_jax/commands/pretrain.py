@@ -28,7 +28,7 @@ def define_flags(define: Define) -> None:
     shared.add_run(define, "pretrain", "checkpoints, metrics and the resolved config")
     define.boolean(
         "allow_changes",
-        "Resume a run although its config, records or vocabulary have changed.",
+        "Resume although the config, the records or the vocabulary have changed.",
     )
 
 

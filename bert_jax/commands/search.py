@@ -1,4 +1,4 @@
-r"""Search a corpus of texts by meaning, or find hard negatives for the training of sentence embeddings.
+r"""Search texts by meaning, or find hard negatives to train sentence embeddings.
 
     bert-jax search --model=sentence-transformers/all-MiniLM-L6-v2 --corpus=docs.txt --index=docs \
         --query='How do I start?'
@@ -8,17 +8,17 @@ r"""Search a corpus of texts by meaning, or find hard negatives for the training
     bert-jax search --model=runs/search --input=pairs.tsv --text_a=question --text_b=answer \
         --output=hard.jsonl
 
-The first call with --corpus makes the index, a directory with a vector for each document; later ones need
+The first call with --corpus writes the index, a directory with a vector for each document; later calls need
 only --index. The corpus has one document per line, or is a table (.jsonl, .csv, .tsv, .parquet) with a column
-`text`, `sentence`, `review` or `content`, and perhaps `title` and `_id`. Without --query and --queries,
-queries are read from standard input, one per line. The search compares each query with all documents.
---rerank orders the best 100 (or --top) again, by the score of a fine-tuned model that reads the query and the
-document together, or compares their tokens (late interaction).
+`text`, `sentence`, `review` or `content`, and optionally `title` and `_id`. Without --query and --queries,
+queries are lines of standard input. Each query is compared with all documents. --rerank reorders the best 100
+(or --top) with a fine-tuned cross-encoder or late interaction model.
 
-With --input, the texts nearest to each text_a are searched among all text_b and those of --corpus. The output
+With --input, the negatives of each text_a are its nearest texts among all text_b and the --corpus. The output
 has text_a, text_b and a list `negatives`, for --config.data.negatives=negatives of finetune/embedding. A text
-is no negative if it is the text_b of an equal text_a, or is likely to be right as well: its cosine, or with
---rerank its score, is not smaller by --margin. Rows with fewer negatives than --negatives are skipped.
+is not a negative if it is the text_b of an equal text_a, or if its cosine (with --rerank its score) is not
+below that of the pair by --margin, because it may be correct. Rows with fewer negatives than --negatives are
+skipped.
 """
 
 from __future__ import annotations
@@ -57,27 +57,25 @@ _OF_NEGATIVES = ("text_a", "text_b", "output", "negatives", "margin")
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
-    define.string("index", "Directory of the index, a new one or that of an index.")
-    define.string("model", f"The model: {shared.MODEL}. Default: that of the index.")
+    define.string("index", "Directory of the index, to create or to search.")
+    define.string("model", f"Model: {shared.MODEL}. Default: the index's.")
     shared.add_dtype(define)
-    define.string("corpus", "Documents, one per line, or a table; needed to make an index.")
+    define.string("corpus", "Documents to index, one per line, or a table.")
     define.overwrite()
-    define.strings("query", "A query. May be given several times.", [])
-    define.string("queries", "File of queries, one per line, or a table. Default: standard input.")
-    define.integer("top", "Number of documents to show for each query.", 10)
+    define.strings("query", "Query. Repeatable.", [])
+    define.string("queries", "Queries, one per line, or a table. Default: standard input.")
+    define.integer("top", "Number of documents to show per query.", 10)
     shared.add_reranker(define)
     define.json()
-    define.string(
-        "input", "Find hard negatives of these pairs: TSV, CSV, JSON lines, Parquet, or hf:ORG/NAME."
-    )
+    define.string("input", "Pairs that need hard negatives: TSV, CSV, JSON lines, Parquet, or hf:ORG/NAME.")
     define.string("text_a", "Column of the first text of --input.")
     define.string("text_b", "Column of the second text of --input.")
-    define.string("output", "File of pairs with their negatives: .jsonl.")
-    define.integer("negatives", "Number of negatives of each pair.", 4)
+    define.string("output", "File for the pairs with their negatives: .jsonl.")
+    define.integer("negatives", "Number of negatives per pair.", 4)
     define.number(
         "margin",
-        "How much smaller than that of the pair the cosine of a negative is at least, as a fraction of it "
-        "(default: 0.05), or with --rerank, its score (default: 0.1).",
+        "Minimum gap between a pair and a negative: a fraction of the pair's cosine (default: 0.05), or with "
+        "--rerank a difference of scores (default: 0.1).",
     )
 
 

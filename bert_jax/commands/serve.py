@@ -1,4 +1,4 @@
-"""Answer HTTP requests with a model: vectors, words for masks, and predictions.
+"""Serve a model over HTTP: vectors, words for masks, and predictions.
 
     bert-jax serve --model=sentence-transformers/all-MiniLM-L6-v2
     bert-jax serve --model=runs/mini --workdir=runs/reviews --port=8080
@@ -8,13 +8,12 @@
     curl localhost:8000/fill-mask -d '{"texts": ["The [MASK] sea."], "top": 3}'
     curl localhost:8000/predict -d '{"rows": ["a text", "another"]}'
 
---model answers /embed and /v1/embeddings (as OpenAI's), and /fill-mask if it has a masked LM head;
---workdir, a fine-tuned run, or else a --model with a fine-tuned head, /predict: labels, numbers, tags or
-answers, whatever it was trained for. Items of concurrent requests are computed together. What they need is
-compiled before the first one, but for texts with several masks. GET /v1/models names the model of --model;
-/health and /metrics (Prometheus) show the state of the server. By default, only this machine is answered:
---host=0.0.0.0 answers all, without encryption or authentication. SIGTERM and Ctrl-C finish the requests that
-are being answered.
+--model serves /embed, /v1/embeddings (compatible with OpenAI's) and, with a masked LM head, /fill-mask.
+--workdir, a fine-tuned run, or a --model with a fine-tuned head serves /predict. Concurrent requests are
+batched. Programs are compiled before the first request, except for texts with several masks. GET /v1/models
+names the model; /health and /metrics (Prometheus) give the state of the server. By default, the server
+accepts requests of this machine only; --host=0.0.0.0 accepts all, without encryption or authentication.
+SIGTERM and Ctrl-C finish open requests.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ _CANNOT_LISTEN = "--host={} --port={}: cannot be listened on{}; choose another"
 
 def define_flags(define: Define) -> None:
     """Defines the flags."""
-    define.string("model", f"The model of /embed, /fill-mask and /predict: {shared.MODEL}.")
+    define.string("model", f"Model for /embed, /fill-mask and /predict: {shared.MODEL}.")
     define.string("workdir", "Work directory of `bert-jax finetune`, for /predict.")
     shared.add_dtype(define)
     define.string("host", "Address to listen on.", "127.0.0.1")
-    define.integer("port", "Port to listen on; 0 for any that is free.", 8000)
-    define.integer("batch_size", "Maximum number of items that are computed together.", 32)
+    define.integer("port", "Port to listen on. 0: any free port.", 8000)
+    define.integer("batch_size", "Maximum number of items to compute together.", 32)
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:

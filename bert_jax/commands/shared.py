@@ -25,8 +25,8 @@ with epy.lazy_imports():
     from bert_jax.training import throughput
     from bert_jax.workdir import run_directory
 
-MODEL = "a work directory or step of bert-jax, a Hugging Face folder, a name on its hub, or a TF1 prefix"
-FINETUNED = "a Hugging Face or PEFT folder, or a name on the hub, with a fine-tuned head"
+MODEL = "a work directory or checkpoint of bert-jax, a Hugging Face folder or hub name, or a TF1 prefix"
+FINETUNED = "a Hugging Face or PEFT folder, or a hub name, with a fine-tuned head"
 
 _STALL_SECONDS = 900.0  # of runs with several processes; a single one may be suspended for any time
 
@@ -48,7 +48,7 @@ def check_unused(flags: absl_flags.FlagValues, names: Iterable[str], use: str) -
 
 def add_model(define: Define) -> None:
     """Defines --model and --dtype, of commands that compute with an encoder."""
-    define.string("model", f"The model: {MODEL}.", required=f"DIR, the model: {MODEL}")
+    define.string("model", f"Model: {MODEL}.", required=f"DIR, the model: {MODEL}")
     add_dtype(define)
 
 
@@ -57,14 +57,14 @@ def add_dtype(define: Define) -> None:
     define.choice(
         "dtype",
         DTYPES,
-        "Type of the computation. auto: float32 on CPUs, else that of the model's run, or bfloat16.",
+        "Type to compute in. auto: float32 on CPUs; elsewhere the type of the model's run, or bfloat16.",
         "auto",
     )
 
 
 def add_reranker(define: Define) -> None:
     """Defines --rerank, of commands that order documents."""
-    define.string("rerank", "A fine-tuned model of pairs, which orders the results again.")
+    define.string("rerank", "Fine-tuned model of pairs that reorders the results.")
 
 
 def load_reranker(flags: absl_flags.FlagValues, candidates: int = 100) -> search.Reranker | None:
@@ -85,16 +85,18 @@ def add_finetuned(define: Define, workdir: str, output: str) -> None:
 
     `workdir` says what several work directories mean, and `output` is the help text of --output.
     """
-    define.string("workdir", f"Work directory of `bert-jax finetune`; {workdir}.")
+    define.string(
+        "workdir", f"Work directory of `bert-jax finetune`, or comma-separated ones of GLUE, {workdir}."
+    )
     define.string("output", output)
     define.overwrite()
-    define.string("step", "Which step of the run: best, last, or a number.", "best")
+    define.string("step", "Checkpoint of the run: best, last, or a step number.", "best")
     define.number(
         "null_score_diff_threshold",
-        "SQuAD 2.0: predict no answer if its score exceeds that of the best answer by more than this. "
-        "Default: the value of the run.",
+        "Predict no answer (SQuAD 2.0) if its score exceeds the best answer's by more than this. Default: "
+        "the run's value.",
     )
-    define.string("choices", "With --model, for multiple choice: its columns, separated by commas.")
+    define.string("choices", "Comma-separated columns of the choices, for multiple choice with --model.")
     add_dtype(define)
 
 
@@ -146,31 +148,31 @@ def input_file(flags: absl_flags.FlagValues, model: predictor.Predictor) -> str:
 
 def add_run(define: Define, command: str, contents: str, short: Any = None) -> None:
     """Defines the flags of commands that train; --workdir contains `contents`, `short` is of the config."""
-    config_flag.add(define, command, "The run.", short=short)
+    config_flag.add(define, command, short=short)
     add_push(define)
     define.string(
         "workdir", f"Directory for {contents}.", required="DIR, a new directory or that of a run to resume"
     )
-    define.string("profile_steps", "FIRST:LAST: write a profile of these steps to WORKDIR/profile.", "")
+    define.string("profile_steps", "Write a profile of the steps FIRST:LAST to WORKDIR/profile.", "")
     define.choice(
         "distributed",
         ["auto", "off"],
-        "auto: join the other processes of the job if Cloud TPU, GKE, Slurm or Open MPI started several; "
-        "off: run as a single process.",
+        "auto: join the other processes that Cloud TPU, GKE, Slurm or Open MPI started; off: run a single "
+        "process.",
         "auto",
     )
     define.string(
         "coordinator_address",
-        "HOST:PORT of process 0, if the environment does not contain it. The connection is not encrypted, so "
-        "it has to be a private network.",
+        "HOST:PORT of process 0, unless the environment sets it. The connection is not encrypted: use a "
+        "private network.",
     )
     define.integer("num_processes", "Number of processes of the run.")
     define.integer("process_id", "Number of this process, from 0.")
+    define.integer("initialization_timeout", "Seconds to wait until all processes have connected.", 300)
     define.integer(
-        "initialization_timeout", "Seconds to wait at the start until all processes have connected.", 300
-    )
-    define.integer(
-        "heartbeat_timeout", "Seconds without a sign of life from a process after which the others end.", 100
+        "heartbeat_timeout",
+        "Seconds without a heartbeat after which a process is lost and the others exit.",
+        100,
     )
 
 
@@ -178,11 +180,10 @@ def add_push(define: Define) -> None:
     """Defines --push_to and --license."""
     define.string(
         "push_to",
-        "Also upload the model, as a Hugging Face folder, to the hub as USER/NAME, with the token of "
-        "`hf auth login`.",
+        "Upload the model to USER/NAME on the Hugging Face hub, with the token of `hf auth login`.",
         "",
     )
-    define.string("license", "License of the model in its card, such as apache-2.0.", "")
+    define.string("license", "License for the model card, such as apache-2.0.", "")
 
 
 def push_run(flags: absl_flags.FlagValues, workdir: str, log: Callable[[str], None]) -> None:

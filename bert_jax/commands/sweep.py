@@ -1,12 +1,12 @@
-r"""Run an experiment: train its variants with several seeds, evaluate them alike, and write one table.
+r"""Run an experiment: train and evaluate its variants with several seeds, and write one table.
 
     bert-jax sweep --experiment=hour --workdir=runs/hour --input='wiki/*' --input_format=wikiextractor \
         --data=glue=glue --data=conll=conll2003 --budget=seconds=600
 
-`bert-jax configs` lists the experiments that are installed, as experiments/NAME; an experiment may also be a
-Python file that defines get_experiment(). WORKDIR holds the vocabulary, the records, a folder for each
-variant and seed, results.json, and README.md with the table of what has run. Run the same command again to go
-on after an interruption, or to add seeds: nothing that has a result is done again.
+`bert-jax configs` lists the experiments that come with bert-jax, as experiments/NAME; your own is a Python
+file that defines get_experiment(). WORKDIR contains the vocabulary, the records, a folder for each variant
+and seed, results.json, and README.md with the table of results. Run the same command again to resume, or to
+add seeds; finished runs are not repeated.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ def define_flags(define: Define) -> None:
     """Defines the flags."""
     define.string(
         "experiment",
-        "The experiment: the name of an installed one, or a Python file.",
+        "Experiment: a name from `bert-jax configs`, or a Python file.",
         required="NAME, an experiment (`bert-jax configs` lists them)",
     )
     define.string(
-        "workdir", "Directory for everything.", required="DIR, a new directory or that of an experiment"
+        "workdir",
+        "Directory for vocabulary, records, runs and results.",
+        required="DIR, a new directory or that of an experiment",
     )
-    define.string(
-        "input", "Text that records are made of: files, patterns or folders, as in `bert-jax data`."
-    )
+    define.string("input", "Text for the records, as in `bert-jax data`.")
     define.string("input_format", "Format of the text, as in `bert-jax data`.", "auto")
-    define.strings("data", "NAME=DIR: the folder with the files of a fine-tuning. May be repeated.", [])
-    define.string("model", "The model that variants start from, if they do.", "")
-    define.strings("variants", "Run only this variant. May be repeated.", [])
-    define.integer("seeds", "Number of runs of each variant. Default: the experiment's.")
+    define.strings("data", "NAME=DIR, the directory with the files of a fine-tuning task. Repeatable.", [])
+    define.string("model", "Model that variants start from.", "")
+    define.strings("variants", "Variant to run. Repeatable. Default: all.", [])
+    define.integer("seeds", "Number of runs per variant. Default: the experiment's.")
     define.string(
         "budget",
-        "What each variant may spend, in place of the experiment's budget: seconds=N of train steps, "
-        "tokens=N without padding, or steps=N.",
+        "Budget per variant: seconds=N of training, tokens=N without padding, or steps=N. Default: the "
+        "experiment's.",
     )
 
 

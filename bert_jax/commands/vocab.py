@@ -2,10 +2,9 @@
 
     bert-jax vocab --input='corpus/*.txt' --output=vocab.txt --size=30522
 
-WordPiece vocabularies of 5,000 tokens and more have the special tokens at BERT's ids, smaller ones and
-SentencePiece at 0 to 4 ([PAD], [UNK], [CLS], [SEP], [MASK]); BPE has them in RoBERTa's order, CLS, PAD, SEP,
-UNK, MASK, at 0 to 4. Large corpora are sampled, so that memory stays bounded; the result depends only on the
-text and the flags.
+Special tokens have BERT's ids in WordPiece vocabularies of 5,000 or more tokens, and the ids 0 to 4
+otherwise: [PAD], [UNK], [CLS], [SEP], [MASK], or for BPE RoBERTa's order, CLS, PAD, SEP, UNK, MASK. Large
+corpora are sampled to bound memory. The result depends only on the text and the flags.
 """
 
 from __future__ import annotations

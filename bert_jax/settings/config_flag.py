@@ -42,14 +42,13 @@ class _Literal(absl_flags.ArgumentParser):
             return argument
 
 
-def add(define: Define, command: str, text: str, required: bool = True, short: Any = None) -> None:
+def add(define: Define, command: str, short: Any = None) -> None:
     """Defines --config of a command, which refuses configs of the other kind; see `ConfigFlag.short`."""
-    text += " A name (`bert-jax configs` lists them) or a Python file; --config.a.b=V sets a field."
+    text = "Config: a name from `bert-jax configs`, or a Python file. --config.a.b=V sets a field."
     flag = ConfigFlag(absl_flags.ArgumentParser(), absl_flags.ArgumentSerializer(), "config", None, text)
     flag.command, flag.short = command, short
     absl_flags.DEFINE_flag(flag, define.values)
-    if required:
-        define.required["config"] = expected(command)
+    define.required["config"] = expected(command)
 
 
 def expected(command: str) -> str:

@@ -85,11 +85,11 @@ class Define:
 
     def overwrite(self) -> None:
         """Adds --overwrite, for commands whose output takes long to make."""
-        self.boolean("overwrite", "Replace the output if it exists.")
+        self.boolean("overwrite", "Replace existing output.")
 
     def json(self) -> None:
         """Adds --json."""
-        self.boolean("json", "Print JSON, for use by programs.")
+        self.boolean("json", "Print JSON.")
 
     def _add(self, define: Any, name: str, default: Any, text: str, required: str = "") -> None:
         define(name, default, text, flag_values=self.values)

@@ -22,7 +22,7 @@ def command(run, doc="Do a thing."):
 
 def config_command(seen):
     def define_flags(define):
-        config_flag.add(define, "pretrain", "The run.", required=False)
+        config_flag.add(define, "pretrain")
 
     def run(flags, args):
         seen.append(flags.config)
