@@ -17,6 +17,8 @@ from bert_jax.settings import config_flag
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
+    import jax
+
     from bert_jax.convert import conversion, formats, model_card
     from bert_jax.inference import predictor, search
     from bert_jax.parallel import compiler_options
@@ -154,6 +156,9 @@ def add_run(define: Define, command: str, contents: str, short: Any = None) -> N
         "workdir", f"Directory for {contents}.", required="DIR, a new directory or that of a run to resume"
     )
     define.string("profile_steps", "Write a profile of the steps FIRST:LAST to WORKDIR/profile.", "")
+    define.integer(
+        "profiler_port", "Port for xprof or TensorBoard to capture profiles of the running process."
+    )
     define.choice(
         "distributed",
         ["auto", "off"],
@@ -206,7 +211,7 @@ def start_processes(flags: absl_flags.FlagValues) -> dict[str, Any]:
     else:
         check_unused(flags, ["license"], "a run without --push_to")
     profile_steps = throughput.parse_profile_steps(flags.profile_steps)
-    at_least(flags, initialization_timeout=1, heartbeat_timeout=1)
+    at_least(flags, initialization_timeout=1, heartbeat_timeout=1, profiler_port=1)
     place = distributed.process_info(
         flags.coordinator_address,
         flags.num_processes,
@@ -220,6 +225,8 @@ def start_processes(flags: absl_flags.FlagValues) -> dict[str, Any]:
             meet_timeout=flags.initialization_timeout,
             heartbeat_timeout=flags.heartbeat_timeout,
         )
+    if flags.profiler_port is not None:
+        jax.profiler.start_server(flags.profiler_port)
     return {"stall_timeout": 0.0 if place is None else _STALL_SECONDS, "profile_steps": profile_steps}
 
 

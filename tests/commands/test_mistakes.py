@@ -16,6 +16,7 @@ MISTAKES = [
     (["predict", "one text"], "takes no arguments"),
     (["pretrain", "--workdir=x"], "pretrain needs --config="),
     (["pretrain", TINY], "pretrain needs --workdir="),
+    (["pretrain", TINY, "--workdir=x", "--profiler_port=0"], "--profiler_port=0"),
     (["pretrain", "--workdir=x", "--config=pretrain/tinny"], "did you mean pretrain/tiny?"),
     (["pretrain", "--workdir=x", "--config=finetune/squad"], "finetune/squad"),
     (["pretrain", "--workdir=x", TINY, "--config.stepz=5"], "did you mean --config.steps?"),
