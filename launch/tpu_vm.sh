@@ -50,13 +50,14 @@ read -ra create_flags_list <<<"$create_flags"
 read -ra ssh_flags_list <<<"$ssh_flags"
 need name zone accelerator_type
 [[ "$name" =~ ^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$ ]] || die "--name=$name: expected lower-case letters, digits and hyphens"
+[[ "$accelerator_type" != v5e-* ]] || accelerator_type="v5litepod-${accelerator_type#v5e-}" # Cloud TPU's name of it
+[[ "$accelerator_type" != tpu7x* ]] || die "--accelerator_type=$accelerator_type: Cloud TPU has no TPU7x; use GKE"
 if [[ -z "$runtime_version" ]]; then
   case "$accelerator_type" in
     v4-*) runtime_version=tpu-ubuntu2204-base ;;
     v5litepod-*) runtime_version=v2-alpha-tpuv5-lite ;;
     v5p-*) runtime_version=v2-alpha-tpuv5 ;;
     v6e-*) runtime_version=v2-alpha-tpuv6e ;;
-    v5e-*) die "--accelerator_type=$accelerator_type: Cloud TPU calls it v5litepod-${accelerator_type#v5e-}" ;;
     *) die "no runtime version is known for $accelerator_type: name one with --runtime_version" ;;
   esac
 fi

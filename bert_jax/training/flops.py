@@ -206,8 +206,8 @@ def _place(name: str, config: EncoderConfig) -> tuple[float, int]:
 class Peak(NamedTuple):
     """Peak FLOP/s of one JAX device, without sparsity, in products of bfloat16 and of float32 operands.
 
-    The two cores of a TPU v4 or v5p chip are one JAX device. Each of the two cores of a TPU v2 or v3 chip is
-    one, with half of the chip's peak (https://cloud.google.com/tpu/docs/v3).
+    The two cores of a TPU v4 or v5p chip are one JAX device. Each of the two cores of a TPU v2, v3 or TPU7x
+    chip is one, with half of the chip's peak (https://cloud.google.com/tpu/docs/v3, docs/tpu7x).
     """
 
     bfloat16: float
@@ -230,6 +230,7 @@ PEAKS = {
     "TPU v5p": _tpu(459e12),
     "TPU v6 lite": _tpu(918e12),
     "TPU v6e": _tpu(918e12),
+    "TPU7x": _tpu(2307e12 / 2),
     "T4": Peak(8.1e12, 8.1e12),
     "V100": Peak(15.7e12, 15.7e12),
     "A10": Peak(125e12, 62.5e12),

@@ -248,6 +248,13 @@ def test_create_a_tpu_vm(cloud):
     assert "no answer from gcloud: DENIED" in cloud.run(TPU_VM, "create", *NAME, check=1).stderr
 
 
+def test_other_names_of_accelerator_types(cloud):
+    shown = cloud.run(TPU_VM, "create", *NAME, "--dry_run", "--accelerator_type=v5e-16").stdout
+    assert "--version=v2-alpha-tpuv5-lite --accelerator-type=v5litepod-16" in shown
+    refused = cloud.run(TPU_VM, "create", *NAME, "--accelerator_type=tpu7x-128", check=2).stderr
+    assert "--accelerator_type=tpu7x-128" in refused and cloud.calls() == []
+
+
 def test_the_command_reaches_a_worker_word_for_word(cloud, tmp_path):
     cloud.run(TPU_VM, "run", *NAME, "--", "bash", "-c", 'printf "%s\\0" "$@" >words', "bash", *NASTY)
     (call,) = cloud.calls()

@@ -61,3 +61,8 @@ def test_frozen_weights_have_no_gradient_and_nothing_below_the_first_trained_has
     assert adapted.sequence == pytest.approx(sequence * 128**2 / 3)
     products = 2 * 64 * token * 128**2 + 2 * sequence * 128**2 + 2 * sum(scores) * 2 * 128 * 64 * 64
     assert adapted(64) == pytest.approx(products)
+
+
+def test_a_device_of_a_chip_with_two_has_half_of_its_peak():
+    kinds = {"TPU v3": 123e12, "TPU7x": 2307e12}  # as jax names the devices; the chip's data sheets
+    assert {kind: 2 * flops.find_peak(kind).bfloat16 for kind in kinds} == kinds
