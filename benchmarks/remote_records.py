@@ -4,15 +4,15 @@
 
 The store is an fsspec file system in this process, with a latency for each request and a bandwidth for each
 host. All of its shards have the content of one file, so 4 TB fit into memory; indices are copied to the local
-disk as in a real run. Each host is a thread that takes a batch every --step_time seconds: first with an empty
-cache, then again as after a restart. The client of a real bucket (HTTPS, gcsfs) is not measured.
+disk as in a real run. A host takes a batch every --step_time seconds: with an empty cache, then again after a
+restart. Hosts share nothing, so --readers of them stand for all, one after the other. The client of a real
+bucket (HTTPS, gcsfs) is not measured.
 """
 
 from __future__ import annotations
 
 import asyncio
 import collections
-import concurrent.futures
 import io
 import itertools
 import json
@@ -32,7 +32,7 @@ from bert_jax.data import cache, loader, manifests, packed, records, tfrecord
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("hosts", 64, "Hosts of the pod.")
-flags.DEFINE_integer("at_once", 4, "Hosts that run at the same time; the others follow.")
+flags.DEFINE_integer("readers", 6, "How many of the hosts read, one after the other.")
 flags.DEFINE_integer("shards", 32_000, "Record files.")
 flags.DEFINE_float("terabytes", 4, "Bytes of the records.")
 flags.DEFINE_integer("batch_size", 4608, "Rows of 1,024 tokens in a global batch.")
@@ -156,8 +156,8 @@ def both(number: int) -> list[dict[str, float]]:
 
 def main(_) -> None:
     row, hosts = fill_store(), FLAGS.hosts
-    with concurrent.futures.ThreadPoolExecutor(FLAGS.at_once) as threads:
-        measured = list(zip(*threads.map(both, range(hosts)), strict=True))
+    numbers = np.linspace(0, hosts - 1, FLAGS.readers).astype(int)
+    measured = list(zip(*map(both, numbers.tolist()), strict=True))
     print(f"| a host, {FLAGS.steps} steps | cold: median | maximum | restarted: median | maximum |")
     print("|---|---|---|---|---|")
     for name in measured[0][0]:

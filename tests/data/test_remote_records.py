@@ -1,9 +1,9 @@
 """Rows that are read from an object store when a batch needs them: the batches are those of local records."""
 
-import http.server
 import itertools
 import json
 import shutil
+import socket
 import threading
 from fractions import Fraction
 from pathlib import Path
@@ -162,30 +162,22 @@ def test_a_store_that_fails_is_no_mistake_of_the_user(store, monkeypatch):
 
 @pytest.mark.long
 def test_a_request_without_an_answer_is_repeated(bucket, monkeypatch):
-    asked = []
+    def serve():
+        silent = listener.accept()
+        second = listener.accept()[0]
+        second.recv(4096)
+        second.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate")
+        silent[0].close()
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            asked.append(self.path)
-            if len(asked) == 1:
-                silent.wait()
-                return
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"late")
-
-    silent, server = threading.Event(), http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_address[1]}")
+    listener = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=serve, daemon=True).start()
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{listener.getsockname()[1]}")
     monkeypatch.setitem(fsspec.config.conf, "gs", {})
     monkeypatch.setattr(remote_files, "_SILENCE", 0.2)
-    fsspec.get_filesystem_class("gs").clear_instance_cache()
-    try:
-        assert remote_files.read_ranges([("gs://bucket/a", 0, 4)]) == [b"late"] and len(asked) == 2
-    finally:
-        silent.set()
-        server.shutdown()
-        fsspec.get_filesystem_class("gs").clear_instance_cache()
+    system = fsspec.get_filesystem_class("gs")
+    system.clear_instance_cache()
+    assert remote_files.read_ranges([("gs://bucket/a", 0, 4)]) == [b"late"]
+    system.clear_instance_cache()
 
 
 def test_records_of_other_programs_have_to_be_copied(tmp_path):
@@ -194,8 +186,7 @@ def test_records_of_other_programs_have_to_be_copied(tmp_path):
         cache.localize(f"file://{tmp_path}/records")
 
 
-@pytest.mark.parametrize("limit", ["many", "1,5"])
-def test_a_limit_that_is_no_number_is_named(store, monkeypatch, limit):
-    monkeypatch.setenv("BERT_JAX_RECORD_CACHE_GB", limit)
-    with pytest.raises(UserError, match=f"BERT_JAX_RECORD_CACHE_GB={limit}"):
+def test_a_limit_that_is_no_number_is_named(store, monkeypatch):
+    monkeypatch.setenv("BERT_JAX_RECORD_CACHE_GB", "many")
+    with pytest.raises(UserError, match="BERT_JAX_RECORD_CACHE_GB=many"):
         cache.localize(store()[1])
