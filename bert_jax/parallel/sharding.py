@@ -2,8 +2,8 @@
 
 Parameters carry logical axis names ("embed", "mlp", ...) and do not depend on the mesh; the rules decide how
 each dimension is sharded. The axes `data` and `fsdp` both split the batch. The axis `fsdp` also splits every
-large parameter and its moments (ZeRO-3). The axis `tensor` splits the attention heads, the inner dimension of
-the feed-forward layer and the vocabulary (Megatron).
+large parameter and its moments (ZeRO-3); `data` can split the moments alone (ZeRO-1). The axis `tensor`
+splits the attention heads, the inner dimension of the feed-forward layer and the vocabulary (Megatron).
 """
 
 from __future__ import annotations
@@ -119,13 +119,33 @@ def partition_spec(names: tuple[str | None, ...], shape: tuple[int, ...], mesh: 
     return PartitionSpec(*spec)
 
 
-def parameter_shardings(boxed: Any, mesh: Mesh) -> Any:
-    """Returns the NamedShardings of a tree of (abstract) parameters boxed with their logical axis names."""
-    return jax.tree.map(
-        lambda box: NamedSharding(mesh, partition_spec(box.names, box.value.shape, mesh)),
-        boxed,
-        is_leaf=is_box,
-    )
+def split_over_data(spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
+    """Returns the PartitionSpec of an array that `data` splits too, as ZeRO-1 does with moments.
+
+    It splits the first dimension that is divisible. Dimensions that are split already come last, before them
+    that of the layers of a stack, so that each device has a part of every layer. An array without such a
+    dimension keeps its PartitionSpec.
+    """
+    listed = [(names,) if isinstance(names, str) else names or () for names in spec]
+    axes = [tuple(name for name in names if mesh.shape[name] > 1) for names in listed]
+    for axis in sorted(range(len(axes)), key=lambda i: (bool(axes[i]), i == 0 and len(axes) > 2)):
+        if shape[axis] % math.prod(mesh.shape[name] for name in (*axes[axis], "data")) == 0:
+            axes[axis] += ("data",)
+            break
+    return PartitionSpec(*(names or None for names in axes))
+
+
+def parameter_shardings(boxed: Any, mesh: Mesh, over_data: bool = False) -> Any:
+    """Returns the NamedShardings of a tree of (abstract) parameters boxed with their logical axis names.
+
+    With `over_data` they are those of `split_over_data`.
+    """
+
+    def of_parameter(box):
+        spec = partition_spec(box.names, box.value.shape, mesh)
+        return NamedSharding(mesh, split_over_data(spec, box.value.shape, mesh) if over_data else spec)
+
+    return jax.tree.map(of_parameter, boxed, is_leaf=is_box)
 
 
 def unbox(boxed: Any) -> Any:

@@ -227,6 +227,14 @@ class MeshConfig(Part):
     )
     fsdp: int = free(1, "Devices that split the batch and the parameters.", minimum=-1, maximum=2**20)
     tensor: int = free(1, "Devices that split each matmul.", minimum=-1, maximum=2**20)
+    shard_optimizer: bool = free(
+        False, "Splits the optimizer's state over `data`, while parameters stay whole (ZeRO-1)."
+    )
+    reduce_dtype: str = option(
+        "float32",
+        "Dtype of the sum of gradients over devices. `bfloat16` (half the traffic) needs `data` alone.",
+        choices=("float32", "bfloat16"),
+    )
 
 
 @dataclasses.dataclass(frozen=True)

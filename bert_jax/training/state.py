@@ -61,10 +61,15 @@ def abstract_state(
     objective: Objective,
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
+    shard_optimizer: bool = False,
 ) -> TrainState:
-    """Returns the train state as ShapeDtypeStructs with shardings; a moment has that of its parameter."""
+    """Returns the train state as ShapeDtypeStructs with shardings.
+
+    A moment has the sharding of its parameter, which `shard_optimizer` splits over `data` too.
+    """
     replicated = NamedSharding(mesh, PartitionSpec())
     params = _abstract(objective.init_shapes, mesh)
+    moments = parameter_shardings(objective.init_shapes, mesh, over_data=shard_optimizer)
     frozen = objective.frozen()
 
     def is_masked(moment):
@@ -73,13 +78,14 @@ def abstract_state(
     with intended_transfer():  # of what optax initializes to find the moments in a state
         opt_state = optax.tree_map_params(
             optimizer,
-            lambda moment, param: (
+            lambda moment, param, place: (
                 moment
                 if is_masked(moment)
-                else _place(moment, param.sharding if moment.shape == param.shape else replicated)
+                else _place(moment, place if moment.shape == param.shape else replicated)
             ),
             jax.eval_shape(optimizer.init, params),
             params,
+            moments,
             transform_non_params=lambda leaf: _place(leaf, replicated),
             is_leaf=is_masked,
         )

@@ -16,7 +16,7 @@ from bert_jax.kernels.dropout import row_numbers
 from bert_jax.parallel import sharding
 from bert_jax.settings.run_config import OptimizerConfig
 from bert_jax.training import optimizers
-from bert_jax.training.state import init_state
+from bert_jax.training.state import abstract_state, init_state
 from bert_jax.training.step import make_eval_step, make_train_step
 
 SPLITS = [
@@ -30,26 +30,32 @@ VOCAB = 104  # a multiple of 8, so that the vocabulary is split too
 
 
 @functools.cache
-def begin(mesh_sizes, **optimizer):
+def begin(mesh_sizes, shard=False, **optimizer):
     """The task, its optimizer and schedule, the mesh, and a state on the host with its shardings."""
     devices = jax.devices()[: int(np.prod(mesh_sizes))]
     mesh = sharding.make_mesh(*mesh_sizes, devices=devices)
     task = tiny_task(vocab_size=VOCAB, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     config = OptimizerConfig(learning_rate=1e-2, warmup_steps=0, **optimizer)
     tx, schedule = optimizers.make_optimizer(config, 1000, task)
-    state = init_state(task, tx, mesh, seed=3)
+    state = init_state(task, tx, mesh, 3, abstract_state(task, tx, mesh, shard))
     return task, tx, schedule, mesh, jax.device_get(state), jax.tree.map(lambda leaf: leaf.sharding, state)
 
 
+def moments_of(task, mesh):
+    return sharding.parameter_shardings(task.init_shapes, mesh, over_data=True)
+
+
 @functools.cache
-def run(mesh_sizes, accumulate_steps=1, **optimizer):
-    """Four steps and, of a whole batch, an evaluation: metrics of each step, the state, the evaluation's
+def run(mesh_sizes, accumulate_steps=1, steps=4, shard=False, **optimizer):
+    """Some steps and, of a whole batch, an evaluation: metrics of each step, the state, the evaluation's
     means."""
-    task, tx, schedule, mesh, state, shardings = begin(mesh_sizes, **optimizer)
+    task, tx, schedule, mesh, state, shardings = begin(mesh_sizes, shard, **optimizer)
     state = jax.device_put(state, shardings)
-    step = sharding.jit_train_step(make_train_step(task, tx, schedule, accumulate_steps), mesh, shardings)
+    moments = moments_of(task, mesh) if shard else None
+    train_step = make_train_step(task, tx, schedule, accumulate_steps, moments=moments)
+    step = sharding.jit_train_step(train_step, mesh, shardings)
     lines = []
-    for number in range(4):
+    for number in range(steps):
         batch = sharding.global_batch(packed_batch(rows=16, seed=number, vocab=VOCAB), mesh)
         state, metrics = step(state, batch, np.uint32(3))
         lines.append({name: float(value) for name, value in metrics.items()})
@@ -79,6 +85,62 @@ def test_losses_are_those_of_one_device(mesh_sizes):
 def test_muon_on_a_mesh_is_that_of_one_device():
     split, whole = (run(sizes, name="muon")[:2] for sizes in ((2, 2, 2), (1, 1, 1)))
     states.assert_close_runs((split[0], split[1].params), (whole[0], whole[1].params))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "mesh_sizes, accumulate_steps, optimizer",
+    [((8, 1, 1), 2, "lamb"), ((2, 2, 2), 1, "adamw"), ((8, 1, 1), 1, "adamw"), ((4, 1, 2), 2, "lamb")],
+)
+def test_a_sharded_optimizer_takes_the_steps_of_a_whole_one(mesh_sizes, accumulate_steps, optimizer):
+    # A smaller `eps` would turn the rounding errors of gradients that are 0 into steps.
+    options = {"name": optimizer, "eps": 1e-2}
+    whole, state, _ = run(mesh_sizes, accumulate_steps, 50, **options)
+    lines, sharded, _ = run(mesh_sizes, accumulate_steps, 50, True, **options)
+    for mine, reference in zip(lines, whole, strict=True):
+        assert mine["loss"] == pytest.approx(reference["loss"], rel=1e-6)
+    for mine, reference in zip(*map(jax.tree.leaves, (sharded.params, state.params)), strict=True):
+        assert mine.sharding.is_equivalent_to(reference.sharding, mine.ndim)
+        np.testing.assert_allclose(np.asarray(mine), np.asarray(reference), atol=1e-5)
+    held = [
+        sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(each.opt_state[1]))
+        for each in (sharded, state)
+    ]
+    assert held[0] < held[1] * (1 / mesh_sizes[0] + 0.01)
+
+
+@pytest.mark.long
+def test_muon_with_a_sharded_optimizer_is_that_of_one_device():
+    split, whole = run((8, 1, 1), shard=True, name="muon"), run((1, 1, 1), name="muon")
+    states.assert_close_runs((split[0], split[1].params), (whole[0], whole[1].params))
+
+
+def lowered(shard, accumulate_steps=1, reduce_dtype="float32"):
+    task, tx, schedule, mesh, state, shardings = begin((8, 1, 1), shard)
+    moments = moments_of(task, mesh) if shard else None
+    step = make_train_step(task, tx, schedule, accumulate_steps, moments=moments, reduce_dtype=reduce_dtype)
+    batch = sharding.global_batch(packed_batch(rows=16, vocab=VOCAB), mesh)
+    return sharding.jit_train_step(step, mesh, shardings).lower(state, batch, np.uint32(3)), state
+
+
+@pytest.mark.long
+def test_a_sharded_optimizer_takes_less_memory():
+    (whole, state), (split, _) = (
+        (program.compile().memory_analysis(), state) for program, state in map(lowered, (False, True))
+    )
+    saved = 7 / 8 * sum(leaf.nbytes for leaf in jax.tree.leaves(state.opt_state))
+    assert whole.argument_size_in_bytes - split.argument_size_in_bytes > 0.99 * saved
+    assert whole.peak_memory_in_bytes - split.peak_memory_in_bytes > 0.9 * saved
+
+
+@pytest.mark.parametrize("dtype, name", [("float32", "f32"), ("bfloat16", "bf16")])
+def test_devices_add_up_gradients_once_in_the_given_dtype(dtype, name):
+    program, state = lowered(False, 2, dtype)
+    found = re.findall(
+        rf"stablehlo.all_reduce\".*?}}\) : \(tensor<([\dx]+)x{name}>\)", program.as_text(), re.DOTALL
+    )
+    sizes = sum(np.prod([int(size) for size in shape.split("x")]) for shape in found)
+    assert sizes == sum(leaf.size for leaf in jax.tree.leaves(state.params))
 
 
 @pytest.mark.long
@@ -179,6 +241,18 @@ def test_rules():
     mesh = sharding.make_mesh(1, 2, 4)
     assert spec(("vocab",), (30522,), mesh) == P("fsdp")
     assert spec(("position", "embed"), (8, 9), mesh) == P("fsdp", None)
+
+
+def test_data_splits_the_first_dimension_that_it_divides():
+    def split(sizes, shape, *axes):
+        return sharding.split_over_data(P(*axes), shape, sharding.make_mesh(*sizes))
+
+    assert split((8, 1, 1), (8, 16, 3), None, "fsdp", None) == P(None, "data", None)  # no layers
+    assert split((8, 1, 1), (8, 4, 3), None, None, None) == P("data", None, None)
+    assert split((8, 1, 1), (30522, 16), "tensor", "fsdp") == P(None, "data")
+    assert split((8, 1, 1), (30522,), "tensor") == P(None)
+    assert split((2, 2, 2), (8, 16, 4), None, "fsdp", "tensor") == P("data", "fsdp", "tensor")
+    assert split((2, 2, 2), (3, 4, 2), None, "fsdp", "tensor") == P(None, ("fsdp", "data"), "tensor")
 
 
 class Chip:

@@ -35,6 +35,7 @@ def test_a_config_that_needs_another_model_does_not_train_a_new_one(records, tmp
         *(("model.max_position_embeddings", 16), ("model.vocab_size", 50), ("model.num_attention_heads", 3)),
         *(("model.model_type", "elektra"), ("model.norm", "batch"), ("masking.replace", "nan, nan, nan")),
         *(("batch_size", 12), ("log_every", 0), ("mesh.fsdp", 3)),
+        ("mesh.reduce_dtype", "float16"),
     ],
 )
 def test_a_wrong_field_is_an_error_of_one_line(pretrain, field, value):

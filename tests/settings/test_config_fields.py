@@ -49,7 +49,7 @@ def use(config, command):
     dataclasses.replace(config.model, vocab_size=config.model.vocab_size or 100).encoder()
     schedule = make_optimizer(config.optimizer, config.steps, None)[1]
     assert np.isfinite(schedule(np.int32(config.steps - 1)))
-    mesh = sharding.make_mesh(**config.mesh.to_dict())
+    mesh = sharding.mesh_of(config.mesh)
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     assert np.uint32(config.seed) == config.seed
 

@@ -87,7 +87,7 @@ class Run:
         writer.message = self.output.append
         with WorkDir(self.path) as workdir:
             try:
-                mesh = sharding.make_mesh(**self.config.mesh)
+                mesh = sharding.mesh_of(self.config.mesh)
                 records = RecordEvaluator(
                     EvalStep(self.task, self.config.seed, mesh),
                     self.eval_data,

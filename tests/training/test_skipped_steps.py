@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def run_state(run):
-    return abstract_state(run.task, optax.trace(0.9), sharding.make_mesh(**run.config.mesh))
+    return abstract_state(run.task, optax.trace(0.9), sharding.mesh_of(run.config.mesh))
 
 
 def test_a_step_that_is_not_finite_is_skipped_and_counted(tmp_path):

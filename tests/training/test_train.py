@@ -1,6 +1,7 @@
 """The loop on a linear model: what a run writes, ways to start it, and when it reads device values."""
 
 import functools
+import signal
 import types
 
 import jax
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 from jax._src.array import ArrayImpl
 from support import together
-from support.regression import WEIGHTS, Run, assert_same, at, make_batch
+from support.regression import WEIGHTS, Regression, Run, assert_same, at, make_batch, send
 
+from bert_jax import checkpoint
 from bert_jax.checkpoint import saving
-from bert_jax.errors import StorageError, UserError
+from bert_jax.errors import Preempted, StorageError, UserError
 from bert_jax.training import train
 from bert_jax.workdir.run_directory import WorkDir
 
@@ -90,6 +92,32 @@ def test_a_finished_run_has_nothing_to_do(whole):
     assert_same(run.fit(), state)
     assert run.logged("resumed from step 12") and run.logged("nothing to train")
     assert run.steps_of("train") == list(range(1, 13)) and run.steps_of("eval") == [6, 12]
+
+
+@pytest.mark.parametrize("first, second", [(False, True), (True, False)])
+def test_a_run_resumes_with_another_sharding_of_its_optimizer(whole, tmp_path, first, second):
+    run = Run(tmp_path / "run", mesh__shard_optimizer=first)
+    run.before_batch = at(8, lambda: send(signal.SIGTERM))
+    with pytest.raises(Preempted):
+        run.fit()
+    mine, reference = (checkpoint.verify(each.path / "checkpoints" / "8") for each in (run, whole[0]))
+    assert [(name, leaf.shape) for name, leaf in mine.items()] == [
+        (name, leaf.shape) for name, leaf in reference.items()
+    ]
+    run = Run(tmp_path / "run", mesh__shard_optimizer=second)
+    state = run.fit()
+    assert run.logged("resumed from step 8")
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), state, whole[1])
+
+
+@pytest.mark.parametrize("fsdp, compares_rows", [(2, False), (1, True)])
+def test_gradients_that_the_partitioner_adds_up_have_no_other_dtype(
+    tmp_path, monkeypatch, fsdp, compares_rows
+):
+    monkeypatch.setattr(Regression, "compares_rows", compares_rows)
+    run = Run(tmp_path / "run", mesh__reduce_dtype="bfloat16", mesh__fsdp=fsdp)
+    with pytest.raises(UserError, match=r"mesh\.reduce_dtype=bfloat16"):
+        run.fit()
 
 
 def test_an_error_in_the_data_ends_the_run_with_what_was_saved(tmp_path):
