@@ -128,6 +128,8 @@ def test_vocabulary_and_records(bucket, records, run):
 
 
 def test_pretraining_and_resuming(bucket, records, pretrained, run):
+    left_by_a_killed_run = f"{pretrained}/checkpoints/6/part"
+    write(left_by_a_killed_run, "x")
     said = run(
         *processes.command(
             pretrained, records, **{"steps": 6, "optimizer.warmup_steps": 1, "checkpoint.every": 2}
@@ -136,6 +138,7 @@ def test_pretraining_and_resuming(bucket, records, pretrained, run):
     )
     assert "resumed from step 4" in said
     assert files.names(f"{pretrained}/checkpoints") == ["2", "4", "6"]
+    assert not files.exists(left_by_a_killed_run)
     assert files.names(f"{pretrained}/tensorboard")
     assert "sound" in run("inspect", pretrained)
     run("plot", f"--workdir={pretrained}", f"--output={bucket}/curves.svg")
