@@ -8,8 +8,8 @@
 
 data_dir holds train.tsv and dev.tsv of CODAH, or train.csv and val.csv of SWAG, as their authors publish
 them. In files of your own the right choice is a number from 0, or a letter from A; data.text_b names the
-column of a text that every choice goes on from, as SWAG's sent2. Texts longer than --config.max_seq_length
-are cut, or with --config.doc_stride=64 have windows, 64 tokens apart, whose predictions are averaged.
+column of a text that every choice continues, as SWAG's sent2. Texts longer than --config.max_seq_length are
+cut.
 Hyperparameters are the paper's (section 4.4): batches of 16 questions, 2e-5, three epochs.
 """
 
