@@ -228,8 +228,8 @@ def parse_flags(
         raise UserError(str(error).removeprefix("flag ")) from error
     if args and not hasattr(module, "ARGUMENTS"):
         raise UserError(
-            f"{name} takes no arguments besides its flags, but got {args[0]!r}; patterns need quotes, as in "
-            f"--input='DIR/*'; bert-jax {name} --help shows the flags"
+            f"{name} takes only flags, but got {args[0]!r}; quote patterns, as in --input='DIR/*'; bert-jax "
+            f"{name} --help shows the flags"
         )
     for flag, expected in define.required.items():
         if not flags[flag].value:

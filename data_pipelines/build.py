@@ -69,7 +69,7 @@ def build(
         own = (options.vocab, *(os.path.join(options.vocab, name) for name in tokenization.FILE_NAMES))
         own_paths = set(map(readers.identity, own)).intersection(map(readers.identity, paths))
         if own_paths:
-            raise UserError(f"{own_paths.pop()} is a file of --input and of --vocab, and not text")
+            raise UserError(f"--input includes {own_paths.pop()}, which is the --vocab; exclude it")
         format = readers.resolve_format(paths, options.input_format, options.text_field)
         options = dataclasses.replace(options, input_format=format)
         pool = pools.LocalPool(workers)

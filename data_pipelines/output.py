@@ -103,8 +103,8 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
         differing = difference(begun_with, json.loads(files.read(path))) if files.exists(path) else ""
         if differing and not overwrite:
             raise UserError(
-                f"{directory} holds the unfinished work of another run ({differing}): give the same flags to "
-                "finish it, or --overwrite to begin anew"
+                f"{directory} has an unfinished run with other flags ({differing}): give the same flags to "
+                "finish it, or --overwrite to start again"
             )
         if differing or not files.exists(path):
             _discard(directory)

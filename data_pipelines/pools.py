@@ -175,7 +175,7 @@ class BeamPool(LocalPool):
         try:
             self._options = pipeline_options.PipelineOptions(shlex.split(arguments))
         except (SystemExit, ValueError) as error:
-            raise UserError(f"--beam_args={arguments!r}: Beam does not take that ({error})") from None
+            raise UserError(f"--beam_args={arguments!r}: Beam rejects these arguments ({error})") from None
         self._scratch = f"{scratch}-{uuid.uuid4().hex}"
 
     def _run(self, function: Function, todo: Todo) -> Iterator[tuple[int, Result]]:

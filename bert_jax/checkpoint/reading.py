@@ -151,8 +151,7 @@ class Step:
             return _read_arrays(path, wanted, self.shared)
         except Damaged as error:  # The step may be intact, so it is not set aside.
             raise UserError(
-                f"{path}: the frozen parameters of every step here cannot be read: {error}; put a good copy "
-                "back"
+                f"{path}: cannot read the frozen parameters: {error}; restore this folder from a copy"
             ) from error
 
 
@@ -385,8 +384,9 @@ def read_state(path: str, abstract_state: PyTree | Callable[[Mapping[str, Leaf]]
     frozen = group_parts(name.removeprefix(f"{FROZEN}/") for name in wanted if name.startswith(FROZEN_PARAMS))
     if trained := [name for name in frozen if name in step.own]:
         raise UserError(
-            f"{path}: {some(trained)} are trained there and frozen here, by another optimizer.freeze or by "
-            "another version of bert-jax; start another work directory from it with --config.init_from"
+            f"{path}: this run freezes {some(trained)}, which the checkpoint trains (with another "
+            "optimizer.freeze or version of bert-jax); start another work directory from it with "
+            "--config.init_from"
         )
     check_leaves(path, step.leaves, wanted, same_names=True)
     return jax.tree.unflatten(jax.tree.structure(abstract_state), list(step.read(wanted).values()))
@@ -404,7 +404,9 @@ def _read_newest(path: files.PathLike, read: Callable[[str], _Result], log) -> _
             log(f"warning: {other} is damaged, and {step} is read: {error}")
         return found
     causes = "; ".join(f"{files.name(step)}: {error}" for step, error in damaged.items())
-    raise UserError(f"{path}: no checkpoint is intact ({causes}); restore one from a copy, or train again")
+    raise UserError(
+        f"{path}: all checkpoints are damaged ({causes}); restore one from a copy, or train again"
+    )
 
 
 def _agreed_steps(path: files.PathLike) -> list[str]:

@@ -243,8 +243,8 @@ class Checkpointer:
         names = collective.call_in_primary(lambda: files.names(self.path))
         if bad := [name for name in names if name.startswith(_BAD)]:
             raise UserError(
-                f"{self.path}: no checkpoint is intact ({', '.join(bad)} set aside); put a good copy back, "
-                "or start from scratch in another work directory"
+                f"{self.path}: all checkpoints are damaged ({', '.join(bad)}); restore one from a copy, or "
+                "start from scratch in another work directory"
             )
         return None
 

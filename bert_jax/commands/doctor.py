@@ -58,7 +58,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     checks = [
         *check_packages(),
         *check_backend(probe_in_child(), accelerators()),
-        _check_space("memory", host.total_and_available_memory()[1], "training base needs about 3 GiB"),
+        _check_space("memory", host.total_and_available_memory()[1], "training BERT-base needs about 3 GiB"),
         *check_directory(flags.workdir),
     ]
     for check in checks:
@@ -158,14 +158,16 @@ def check_backend(probed: Mapping[str, Any], present: Sequence[str]) -> Iterator
     else:
         yield Check("devices", OK, text)
     if wrong := ", ".join(f"{dtype} off by {value:.1%}" for dtype, value in probed["wrong_matmuls"].items()):
-        yield Check("compilation", PROBLEM, f"matmuls are wrong: {wrong}", f"unset XLA_FLAGS, or {install}")
+        yield Check(
+            "compilation", PROBLEM, f"compiled matmuls are wrong: {wrong}", f"unset XLA_FLAGS, or {install}"
+        )
     else:
-        yield Check("compilation", OK, "matmuls are correct")
+        yield Check("compilation", OK, "compiled matmuls are correct")
     for name, problem, difference in probed["kernels"]:
         if problem:
             yield Check("kernels", WARNING, f"{name}: {problem}", "none needed: runs use XLA instead")
         else:
-            yield Check("kernels", OK, f"{name}: agrees with XLA to {difference:.1%}")
+            yield Check("kernels", OK, f"{name}: differs from XLA by {difference:.1%}")
 
 
 def check_directory(path: str) -> Iterator[Check]:
@@ -180,7 +182,7 @@ def check_directory(path: str) -> Iterator[Check]:
         atomic.write_file(place, content)
         files.move(place, f"{place}-renamed")
         is_intact = files.read(f"{place}-renamed") == content
-        problem = "" if is_intact else "a file has other contents than were written"
+        problem = "" if is_intact else "a file does not contain what was written"
         files.remove(f"{place}-renamed")
     except OSError as error:
         problem = error.strerror or str(error)
@@ -190,7 +192,7 @@ def check_directory(path: str) -> Iterator[Check]:
     yield Check("write access", OK, directory)
     if not is_remote:
         free = shutil.disk_usage(directory).free
-        yield _check_space("disk", free, "three checkpoints of base need 4 GB, of large 12 GB")
+        yield _check_space("disk", free, "three checkpoints of BERT-base need 4 GB, of BERT-large 12 GB")
 
 
 def _check_space(name: str, free: int, needs: str) -> Check:

@@ -110,7 +110,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         log=log,
     )
     if flags.prompt and flags.prefix:
-        raise UserError("--prompt and --prefix both name what is put before each text; give one of them")
+        raise UserError("--prompt and --prefix exclude each other; give one of them")
     prefix = flags.prefix or embedder.sentence.prompt(flags.prompt)
     began = time.monotonic()
     count = tokens = cut = blank = 0

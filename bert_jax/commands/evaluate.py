@@ -178,7 +178,7 @@ def _of_task(flags: absl_flags.FlagValues) -> None:
         shared.check_unused(flags, _USED["workdir"], "several runs")
         return _table(directories, flags.json)
     if flags.input and flags.split:
-        raise UserError("--input and --split name two files; give only one of them")
+        raise UserError("--input and --split exclude each other; give one of them")
     model = shared.load_finetuned(flags, *_COLUMNS, prepare=functools.partial(_labeled, flags))
     task, (path, examples) = model.task, model.prepared
     examples.warn(progress.log)

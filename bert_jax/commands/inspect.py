@@ -87,7 +87,7 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
     if is_directory or google.is_record_file(path):
         return inspection.inspect_records(path, vocab or "", examples)
     if vocab:
-        raise UserError(f"--vocab={vocab} has no use for {path}; expected records")
+        raise UserError(f"--vocab={vocab}: expected records to decode, not {path}")
     if files.is_file(path) and path.endswith((".txt", ".model", ".json")):
         return inspection.inspect_vocabulary(path)
     if "checkpoints" in names or _METADATA in names:

@@ -85,7 +85,7 @@ def _read_metrics(workdir: str) -> list[dict]:
 
 def _report(directories: list[str], output: str) -> None:
     if len(directories) > 1:
-        raise UserError(f"--output={output}: a report is of one run")
+        raise UserError(f"--output={output}: a report shows one run; give one --workdir")
     checks.check_output_file(output)
     content = report.make(directories[0])
     atomic.write_text(output, content)

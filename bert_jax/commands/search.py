@@ -91,9 +91,9 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
 
 def _search(flags: absl_flags.FlagValues) -> int:
     if flags.query and flags.queries:
-        raise UserError("--query and --queries both name queries; give one of them")
+        raise UserError("--query and --queries exclude each other; give one of them")
     if flags.corpus == "-":
-        raise UserError("--corpus=-: standard input has queries; expected a file")
+        raise UserError("--corpus=-: standard input is for queries; expected a file")
     if files.is_remote(flags.index):
         raise UserError(f"--index={flags.index}: expected a local directory, which is mapped into memory")
     for name in ("corpus", "queries"):
@@ -114,8 +114,8 @@ def _search(flags: absl_flags.FlagValues) -> int:
     recorded = searched.settings["model"]
     if differing := [name for name in made_by if made_by[name] != recorded.get(name)]:
         raise UserError(
-            f"--index={flags.index}: made with another model than {source} ({', '.join(differing)}); leave "
-            f"--model out to use {searched.settings['checkpoint']}, or {search.ANEW}"
+            f"--index={flags.index} was made with another model than {source} ({', '.join(differing)}); omit "
+            f"--model to use {searched.settings['checkpoint']}, or {search.ANEW}"
         )
     most = reranker.candidates if reranker else flags.top
     for queries in _batches(flags):
@@ -137,7 +137,7 @@ def _existing(flags: absl_flags.FlagValues) -> search.Index | None:
     """
     if not files.exists(os.path.join(flags.index, search.INDEX)):
         if not flags.corpus:
-            raise UserError(f"--index={flags.index}: no index there; give --corpus=FILE to make it")
+            raise UserError(f"--index={flags.index}: no index there; give --corpus=FILE to build it")
         checks.check_free(flags.index, flags.overwrite, "--index")
         return None
     if flags.corpus and flags.overwrite:  # also one that is damaged
@@ -145,8 +145,8 @@ def _existing(flags: absl_flags.FlagValues) -> search.Index | None:
     existing = search.Index(flags.index)
     if flags.corpus and existing.settings["digests"]["corpus"] != files.crc32c(flags.corpus):
         raise UserError(
-            f"--index={flags.index}: made from another corpus than {flags.corpus}; leave --corpus out to "
-            "search in it, or make it anew with --overwrite"
+            f"--index={flags.index} was made from another corpus than {flags.corpus}; omit --corpus to "
+            "search it, or rebuild it with --overwrite"
         )
     return existing
 

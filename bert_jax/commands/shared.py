@@ -129,7 +129,7 @@ def load_finetuned(flags: absl_flags.FlagValues, *columns: str, **options) -> pr
 def workdirs(flags: absl_flags.FlagValues) -> list[str]:
     """Returns the work directories of --workdir, which are separated by commas; raises UserError for none."""
     if not (paths := comma_lists.paths(flags.workdir)):
-        raise UserError(f"--workdir={flags.workdir}: expected work directories with commas between")
+        raise UserError(f"--workdir={flags.workdir}: expected comma-separated work directories")
     return paths
 
 

@@ -235,11 +235,11 @@ def check_file_params(source: str, family: Family, found: FileParams, ignore: st
         raise UserError(f"{ignore!r} is not a valid regular expression ({error})") from error
     unknown = [name for name in found.unknown if not ignored.fullmatch(name)]
     if wrong := [*(f"it lacks {name}" for name in found.missing), *found.misshapen]:
-        raise UserError(f"{source}: {some(wrong)}: it is not of the architecture that its configuration says")
+        raise UserError(f"{source} does not match its configuration: {some(wrong)}")
     if unknown:
         patterns = dict.fromkeys(re.escape(re.split("[./]", name)[0]) + ".*" for name in unknown)
         complete = "|".join([*filter(None, [ignore]), *patterns])
         raise UserError(
-            f"{source}: it has {some(unknown)}, which no {family.name} has; if that may be left behind: "
-            f"--ignore='{complete}' of convert, --config.init_ignore='{complete}' in training"
+            f"{source}: it has {some(unknown)}, which no {family.name} has; to skip it, set "
+            f"--ignore='{complete}' (convert) or --config.init_ignore='{complete}' (training)"
         )

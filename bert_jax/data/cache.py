@@ -119,10 +119,7 @@ def _fetch(url: str, target: str, name: str, size: int) -> None:
         files.download(f"{url.rstrip('/')}/{name}", copy.name)  # not to a directory that may be too small
         found = os.path.getsize(copy.name)
         if size >= 0 and found != size:
-            raise UserError(
-                f"{url}/{name} has {counted(found, 'byte')}, and {size} are expected: it is not whole; "
-                "copy it there again"
-            )
+            raise UserError(f"{url}/{name} is incomplete ({found:,} of {size:,} bytes); copy it there again")
 
 
 def _limit() -> float:
@@ -144,7 +141,7 @@ def _compare(base: str, listed: list[dict[str, Any]]) -> None:
         if another or index_size != 8 * entry["rows"]:
             raise UserError(
                 f"{base}/{name} ({counted(size, 'byte')}, expected {expected:,}) or its .index is missing or "
-                f"not the one that {manifests.FILE} lists: copy both there again"
+                f"differs from {manifests.FILE}; copy both there again"
             )
 
 
@@ -153,8 +150,9 @@ def _check_room(target: str, needed: int, url: str) -> None:
     free = usage.f_bavail * usage.f_frsize
     if free < needed:
         raise UserError(
-            f"{target} has {free / 1e9:.1f} GB free, and {url} takes {needed / 1e9:.1f}: name another disk "
-            f"in BERT_JAX_RECORD_CACHE, or a lower {_LIMIT} to read rows from there"
+            f"{url} needs {needed / 1e9:.1f} GB, and {target} has {free / 1e9:.1f} GB free: set "
+            f"BERT_JAX_RECORD_CACHE to a directory on another disk, or lower {_LIMIT} to read the records "
+            "remotely"
         )
 
 

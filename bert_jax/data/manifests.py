@@ -104,7 +104,7 @@ def read(data_dir: str, schema: str | None = None) -> dict[str, Any]:
         content = files.read(path)
     except FileNotFoundError:
         raise UserError(
-            f"{data_dir} holds no {FILE}: it is no record directory, or `bert-jax data` did not finish; "
+            f"{data_dir} has no {FILE}: it is not a directory of records, or `bert-jax data` did not finish; "
             "run it again"
         ) from None
     except OSError as error:

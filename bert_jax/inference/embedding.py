@@ -204,7 +204,7 @@ def check_reads_cls(given: str, pooling: str, config: EncoderConfig, source: str
     """Raises UserError for a pooling that reads [CLS] if [CLS] sees no other token."""
     if config.causal and pooling in ("cls", "pooler"):
         raise UserError(
-            f"{given}: {source} reads left to right, so that [CLS] is the same for every text; try mean"
+            f"{given}: {source} attends left to right, so [CLS] is the same for every text; use mean"
         )
 
 

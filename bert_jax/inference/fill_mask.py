@@ -103,8 +103,7 @@ class MaskFiller:
         model = with_masked_lm(model)
         if model.config.causal:
             raise UserError(
-                f"{model.source} reads left to right and predicts the next token, so it fills no masks: "
-                "expected a checkpoint of masked LM"
+                f"{model.source} is a causal model, which cannot fill masks; expected a masked LM"
             )
         self.tokenizer = tokenizer_of(model)
         self.mask = self.tokenizer.special_tokens["mask"]

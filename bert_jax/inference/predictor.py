@@ -107,7 +107,7 @@ class Predictor:
         elif which == BEST:
             source = _of_model(loaded, columns, may_lack_answers="null_score_diff_threshold" in overrides)
         else:
-            raise UserError(f"--step={which}: {loaded.source} is no run of finetune; leave --step out")
+            raise UserError(f"--step={which}: {loaded.source} is not a run of finetune; omit --step")
         recorded, spec = source.config, source.spec
         for name, value in overrides.items():
             fields.override(recorded, name, value)

@@ -26,7 +26,7 @@ from bert_jax.tasks.predictions import TablePredictions
 from bert_jax.tasks.table import Examples
 
 INDEX, VECTORS, TEXTS = "index.json", "vectors.npy", "texts.jsonl"
-ANEW = "make the index anew, with --corpus and --overwrite"
+ANEW = "rebuild the index with --corpus and --overwrite"
 CANDIDATES = 100  # documents of each query that are reranked, by default
 
 _SCHEMA = {
@@ -190,7 +190,7 @@ def make(
     documents = iter(documents)
     first = next(documents, None)  # a corpus that cannot be read is reported before anything is written
     if first is None:
-        raise UserError(f"{corpus} has no documents; expected one text per line, or .jsonl")
+        raise UserError(f"{corpus} has no documents; expected one text per line, or a table")
     began = time.monotonic()
     paths = {name: os.path.join(directory, name) for name in (VECTORS, TEXTS, INDEX)}
 

@@ -172,8 +172,8 @@ def parse_scales(text: str) -> dict[str, float]:
         scales[name] = scale
     if not scales.keys() - {TASK}:
         raise UserError(
-            f"distillation.losses={text!r}: expected NAME=SCALE with commas between, such as logits=5, "
-            f"with scales above 0, each of the names {', '.join(known)} at most once, and not task alone"
+            f"distillation.losses={text!r}: expected comma-separated NAME=SCALE, such as logits=5,task=2, "
+            f"with scales above 0, each of {', '.join(known)} at most once, and not task alone"
         )
     return scales
 

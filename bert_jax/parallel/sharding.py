@@ -84,8 +84,7 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Any = Non
         return jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
     except NotImplementedError as error:
         raise UserError(
-            f"{text}: {sizes} cannot be laid along the torus of these chips; choose sizes that are products "
-            "of its sides"
+            f"{text}: {sizes} do not fit the torus of these chips; choose products of its sides"
         ) from error
 
 
@@ -95,7 +94,7 @@ def _split_over_slices(sizes: list[int], slices: int) -> tuple[list[int], list[i
             across = [slices if i == axis else 1 for i in range(len(sizes))]
             return across, [size // part for size, part in zip(sizes, across, strict=True)]
     shape = " ".join(f"{name}={size}" for name, size in zip(AXES, sizes, strict=True))
-    raise UserError(f"mesh {shape} on {slices} slices: make data, or else fsdp, a multiple of {slices}")
+    raise UserError(f"mesh {shape} on {slices} slices: mesh.data or mesh.fsdp must be a multiple of {slices}")
 
 
 def partition_spec(names: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:

@@ -56,7 +56,7 @@ def add_distillation(
         return objective
     given = f"distillation.teacher={config.teacher}"
     if not hasattr(objective, "forward") or getattr(objective, "layers", None):
-        raise UserError(f"{given}: {type(objective).__name__} has no teacher; leave it empty")
+        raise UserError(f"{given}: {type(objective).__name__} does not support a teacher; leave it empty")
     student = cast(DistillableObjective, objective)
     factors = parse_scales(config.losses)
     teacher_config = _architecture(config.teacher, tokenizer, workdir)

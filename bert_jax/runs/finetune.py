@@ -103,7 +103,7 @@ def _open(config, directory, log, explicit, command_line, memory_limit, cleanup)
     if dev := split_file(config, task.spec, "dev"):
         examples["dev"] = task.read(dev)
     else:
-        log("no data.eval: the run is not evaluated, and its last step is kept")
+        log("no data.eval: the run is not evaluated and keeps its last step")
     data = {split: task.encode(found) for split, found in examples.items()}
     config = resolve_schedule(config, len(data["train"].group_lengths))
     config = dataclasses.replace(config, model=ModelConfig(**task.model_config.to_dict()))
@@ -174,7 +174,7 @@ def _open(config, directory, log, explicit, command_line, memory_limit, cleanup)
     workdir.record(_ROW_LENGTH, packed.length if packed else 0)
     if packed:
         rows = f"{alternatives(packed.rows)} rows of {packed.length} tokens"
-        log(f"a batch of {counted(config.batch_size, 'example')} is packed into {rows}")
+        log(f"sequence packing: {counted(config.batch_size, 'example')} in {rows} per step")
     return dict(
         workdir=workdir,
         config=chosen,
@@ -378,9 +378,9 @@ def _describe(split: str, examples: Any, data: batches.EncodedRows, task: Finetu
     parts = [f"{split}: {counted(len(examples), 'example')} from {examples.path}"]
     if described := task.describe(examples, data):
         parts.append(described)
-    cut = f"{data.truncated:,} cut at {data.max_seq_length}"
+    cut = f"{data.truncated:,} truncated to {data.max_seq_length}"
     if data.row_weights is not None:
-        most, cut = max(np.bincount(data.examples)), f"; the shorter text cut in {data.truncated:,}"
-        cut = f"{counted(len(data), 'window')}, up to {most} each{cut if data.truncated else ''}"
+        most, cut = max(np.bincount(data.examples)), f"; the shorter text truncated in {data.truncated:,}"
+        cut = f"{counted(len(data), 'window')}, up to {most} per example{cut if data.truncated else ''}"
     parts.append(f"{np.mean(data.lengths):.0f} tokens on average, {cut}")
     return "; ".join(parts)

@@ -270,8 +270,8 @@ def open_records(data: PretrainDataConfig, workdir: os.PathLike | str, log: Call
     schemas = train.manifest["schema"], replay.manifest["schema"]
     if schemas[0] != schemas[1]:
         raise UserError(
-            f"data.dir={data.dir} has {schemas[0]} records and data.replay={data.replay} {schemas[1]} ones: "
-            "a run reads one schema"
+            f"data.dir={data.dir} has {schemas[0]} records and data.replay={data.replay} {schemas[1]} ones; "
+            "expected one schema"
         )
     pairs = [(data.dir, train.manifest), (data.replay, replay.manifest)]
     manifests.check_alike(pairs, TRAIN)
@@ -308,16 +308,16 @@ def _describe_data(config: PretrainConfig, data: Records) -> Iterator[str]:
     ):
         if dataset:
             epochs = used / len(dataset)
-            yield f"{counted(len(dataset), 'row')} in {name}: {epochs:,.3g} epochs"
+            yield f"{epochs:,.3g} epochs of {counted(len(dataset), 'row')} in {name}"
             if epochs > most:
                 yield (
-                    f"warning: the model will see every row of {name} {epochs:,.0f} times; 3 epochs are "
+                    f"warning: the run repeats the rows of {name} {epochs:,.0f} times; 3 epochs are "
                     f"--config.steps={max(2, 3 * config.steps // round(epochs))}"
                 )
     if copies := config.masking.copies:
-        yield f"each row has {counted(copies, 'set')} of masks, one an epoch in turn"
+        yield f"each row has {counted(copies, 'set')} of masks, used in turn by epoch"
     if config.causal_steps:
-        yield f"the first {counted(config.causal_steps, 'step')} train left to right, the others masked LM"
+        yield f"the first {counted(config.causal_steps, 'step')} train causal LM, the others masked LM"
     if not data.held_out:
         yield f"no evaluation: the records have no split {EVAL!r}"
     for name, held_out in ((config.data.dir, data.held_out), (config.data.replay, data.replay_held_out)):
@@ -409,7 +409,7 @@ def _resolve(config: PretrainConfig, data: Records, workdir: os.PathLike | str, 
     dtype = run_directory.resolve_dtype(model.dtype, workdir, platform.target(), log)
     optimizer, steps = config.optimizer, config.optimizer.decay_steps or config.steps
     if optimizer.warmup_steps >= steps > 0:
-        longer = f"optimizer.warmup_steps={optimizer.warmup_steps} is for a longer run"
+        longer = f"optimizer.warmup_steps={optimizer.warmup_steps} is too long for this run"
         log(f"warm-up: {steps // 10} of {steps} steps; {longer}")
         optimizer = dataclasses.replace(optimizer, warmup_steps=steps // 10)
     return dataclasses.replace(

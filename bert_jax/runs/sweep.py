@@ -236,7 +236,7 @@ class Experiment:
         used += [each.records for each in self.measures if isinstance(each, HeldOut)]
         check_known("records", used, list(self.records))
         if any(each.config for each in self.variants) != bool(self.budget):
-            raise UserError("an experiment has a budget if and only if one of its variants is pre-trained")
+            raise UserError("an experiment needs a budget if it pre-trains a variant, and has none otherwise")
         unit, _, amount = self.budget.partition("=")
         if self.budget and not (
             unit in ("steps", "tokens", "seconds") and amount.isdecimal() and int(amount)
@@ -387,7 +387,7 @@ class Sweep:
         with collective.failing_together():
             firsts = {first for variant in experiment.variants for first in self._check_inputs(variant)}
             if experiment.is_grid and len(firsts) > 1:
-                raise UserError("a grid compares its runs by their first metric; give all the same metrics")
+                raise UserError("all runs of a grid need the same metrics, the first of which ranks them")
 
     def _check_inputs(self, variant: Variant) -> Iterator[str]:
         """Yields the first metric of each fine-tuning of a variant, of whose input nothing is missing."""

@@ -287,8 +287,8 @@ def pretraining(config: Mapping[str, Any]) -> PretrainConfig:
     config_fields.refuse_unused(values, defaults, config_fields.unused(typed, _RULES))
     if typed.causal_steps >= typed.steps:
         raise UserError(
-            f"causal_steps={typed.causal_steps} leaves none of steps={typed.steps} to masked LM; set fewer, "
-            "or --config.objective=causal_lm --config.model.causal=true"
+            f"causal_steps={typed.causal_steps} leaves no step of steps={typed.steps} for masked LM; set "
+            "fewer, or --config.objective=causal_lm --config.model.causal=true"
         )
     typed.batch_sizes  # noqa: B018  # refuses a wrong ramp
     return typed

@@ -64,7 +64,7 @@ class ByteBpeTokenizer(Tokenizer):
         try:
             self._read(content)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{self.path}: it is no tokenizer.json, or damaged ({error!r})") from None
+            raise UserError(f"{self.path}: not a tokenizer.json, or damaged ({error!r})") from None
 
     def _read(self, content: dict[str, Any]) -> None:
         kind = content["model"].get("type")

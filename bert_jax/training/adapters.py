@@ -62,7 +62,9 @@ def adapt(objective: Objective, config: AdapterConfig, head: Collection[str] = (
     adapted = PartlyFrozen(objective, is_frozen)
     names = [name for flags in adapted.flags.values() for name in flags]
     if config.train and not any(re.fullmatch(config.train, name) for name in names):
-        raise UserError(f"adapter.train={config.train!r} matches none; names are like {', '.join(names[:2])}")
+        raise UserError(
+            f"adapter.train={config.train!r} matches no parameter; names are like {', '.join(names[:2])}"
+        )
     has_kind = not _KINDS[kind] or any(re.fullmatch(_KINDS[kind], name) for name in names)
     if not has_kind or (kind != "lora" and all(map(is_frozen, names))):
         raise UserError(f"adapter.kind={kind}: this model has no parameters of this kind; choose another")

@@ -93,10 +93,10 @@ def choose(
     candidates = divisors(batch_sizes or (config.batch_size,), mesh)
     number = (workdir.recorded("config") or {}).get(FIELD, 0)
     if number in candidates:
-        log(f"{FIELD}={number}, as this run was started")
+        log(f"{FIELD}={number}, as at the start of this run")
     elif limit is None and (limit := device_memory.available(mesh)) is None:
         number = 1
-        log(f"{FIELD}=1: the devices ({mesh.devices.flat[0].platform}) report no limit of memory")
+        log(f"{FIELD}=1: the devices ({mesh.devices.flat[0].platform}) report no memory limit")
     else:
         if (model := encoder_config(objective)) is not None:
             kernel_check.ensure(model, log)

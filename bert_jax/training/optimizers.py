@@ -147,7 +147,10 @@ def rate_factors(params: Any, layers: Layers, rates: str) -> Any:
 
     tree = layers.by_name(params, factor)
     if unused:
-        raise UserError(f"optimizer.rates={rates!r}: {sorted(unused)[0]!r} is the first match of no tensor")
+        raise UserError(
+            f"optimizer.rates={rates!r}: {sorted(unused)[0]!r} is never the first pattern that matches a "
+            "parameter"
+        )
     return tree
 
 

@@ -166,8 +166,8 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
         )
     if config.warmup_fraction and config.warmup_steps:
         raise UserError(
-            f"optimizer.warmup_fraction={config.warmup_fraction:g} and optimizer.warmup_steps="
-            f"{config.warmup_steps}: the warm-up has one length; set one of them to 0"
+            f"optimizer.warmup_fraction={config.warmup_fraction:g} and "
+            f"optimizer.warmup_steps={config.warmup_steps} both set the warm-up; set one of them to 0"
         )
     warmup = config.warmup_fraction * total_steps or config.warmup_steps
     if warmup >= total_steps > 0:

@@ -281,8 +281,8 @@ class _Run:
             if not math.isclose(scale, own, rel_tol=1e-5):
                 alpha = self.config.adapter.alpha * scale / own
                 raise UserError(
-                    f"resume_from={self.config.resume_from}: its updates have the scale of "
-                    f"--config.adapter.alpha={alpha:g}; set this"
+                    f"resume_from={self.config.resume_from} used another adapter.alpha; set "
+                    f"--config.adapter.alpha={alpha:g}"
                 )
 
     # The steps
@@ -417,8 +417,8 @@ class _Run:
         good = [saved for saved in self.checkpointer.agreed_steps() if saved < first - 1]
         raise UserError(
             f"steps {first} to {first + self.config.max_skipped_steps - 1} were skipped: {NOT_FINITE}; lower "
-            "optimizer.learning_rate or look at the data, and start another run, with another seed for other "
-            f"data, from {f'an earlier step by resume_from, such as {good[-1]}' if good else 'scratch'}"
+            "optimizer.learning_rate or check the data, and start a new run with another seed from "
+            f"{f'an earlier step, such as {good[-1]}, by resume_from' if good else 'scratch'}"
         )
 
 

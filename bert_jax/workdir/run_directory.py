@@ -183,7 +183,7 @@ class WorkDir:
         resumes = bool(before) and has_started(self.path)
         if resumes and files.exists(path := os.path.join(self.path, RECOVERY_FILE)):
             raise UserError(
-                f"{path}: this run left out batches, which this version cannot repeat; resume it with the "
+                f"{path}: this run skipped batches, which this version cannot repeat; resume it with the "
                 "version that started it, or continue it in another --workdir by --config.resume_from"
             )
         return before, resumes, newest
@@ -326,8 +326,8 @@ def _check_shared(directory: str, names: Sequence[str] = (), *, patience: float 
                 files.remove(os.path.join(directory, probe))
     if blind := [f"process {n} on {host}" for n, (host, sees) in enumerate(seen) if not sees]:
         raise UserError(
-            f"{directory}, as process 0 on {seen[0][0]} sees it, is not seen by {some(blind)}; expected a "
-            "--workdir that all hosts share, a bucket or a network file system (docs/running.md)"
+            f"{directory} of process 0 on {seen[0][0]} is not visible to {some(blind)}; expected a --workdir "
+            "that all hosts share, a bucket or a network file system (docs/running.md)"
         )
 
 
@@ -376,7 +376,7 @@ def resolve_dtype(
     recorded = (started["config"].get("model") or {}).get("dtype", "auto")
     if recorded in ("auto", chosen):
         return chosen
-    log(f"model.dtype={recorded}, as this run was started; a new run here would compute in {chosen}")
+    log(f"model.dtype={recorded}, as at the start of this run; a new run here would use {chosen}")
     return recorded
 
 

@@ -78,7 +78,7 @@ def test_all_bad_is_no_new_start(copy, mesh):
     for step in ("2", "4", "6"):
         DAMAGE["truncated"](copy / step)
     for _ in range(2):  # and it stays so the next time, with nothing left that looks like a step
-        with pytest.raises(UserError, match=r"no checkpoint is intact .bad-2, bad-4, bad-6 set aside"):
+        with pytest.raises(UserError, match=r"all checkpoints are damaged .bad-2, bad-4, bad-6"):
             restore_latest(copy, abstract(make_state(mesh)))
 
 
@@ -89,7 +89,7 @@ def test_load_params_falls_back_and_leaves_the_other_run_alone(copy, mesh):
     assert report.source == str(copy / "4") and "6 is damaged" in lines[0]
     assert_same(params, make_state(mesh, 4).params)
     assert sorted(os.listdir(copy)) == ["2", "4", "6"]
-    with pytest.raises(UserError, match="no checkpoint is intact"):
+    with pytest.raises(UserError, match="all checkpoints are damaged"):
         checkpoint.load_params(copy / "6", abstract(make_state(mesh)).params, log=lines.append)
 
 

@@ -65,5 +65,5 @@ def test_load_state_of_another_run(copy, mesh):
 def test_parameters_that_were_trained_are_not_restored_as_frozen_ones(copy, mesh):
     params = abstract(make_state(mesh).params)
     form = {"params": {"mlm": params["mlm"]}, "frozen": {"params": {"encoder": params["encoder"]}}}
-    with pytest.raises(UserError, match=r"encoder/kernel.* are trained there and frozen here, by another"):
+    with pytest.raises(UserError, match=r"this run freezes .*encoder/kernel.*, which the checkpoint trains"):
         checkpoint.load_state(copy, form)

@@ -71,7 +71,7 @@ def test_prompts_of_a_model_of_sentences(model, tmp_path, capsys):
     capsys.readouterr()
     for more, message in (
         (["--prompt=document"], "the prompts of"),
-        (["--prompt=query", "--prefix=x"], "--prompt and --prefix both name"),
+        (["--prompt=query", "--prefix=x"], "--prompt and --prefix exclude"),
     ):
         assert cli.main([*command, f"--output={tmp_path / 'c.npy'}", *more]) == 2
         assert message in capsys.readouterr().err

@@ -13,7 +13,7 @@ MISTAKES = [
     (["nonsense"], "'nonsense' is not a command"),
     (["bench", "--stepz=3"], "did you mean --steps?"),
     (["bench", "--steps=many"], "--steps=many"),
-    (["predict", "one text"], "takes no arguments"),
+    (["predict", "one text"], "takes only flags"),
     (["pretrain", "--workdir=x"], "pretrain needs --config="),
     (["pretrain", TINY], "pretrain needs --workdir="),
     (["pretrain", TINY, "--workdir=x", "--profiler_port=0"], "--profiler_port=0"),
@@ -61,7 +61,7 @@ MISTAKES = [
     (["plot", "--workdir=none", "--layer=1"], "--layer is not for --workdir"),
     (["plot", "--model=model", "--text=a", "--output=x.html"], "--output=x.html"),
     (["inspect", "none"], "none: no such path"),
-    (["inspect", "model", "--vocab=vocab.txt"], "--vocab=vocab.txt has no use"),
+    (["inspect", "model", "--vocab=vocab.txt"], "--vocab=vocab.txt: expected records"),
     (["sweep", "--experiment=none", "--workdir=x"], "none"),
     (["demo", "--workdir=gs://x"], "--workdir=gs://x"),
 ]

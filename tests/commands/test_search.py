@@ -148,7 +148,7 @@ def test_an_index_is_searched_only_as_it_was_made(search, tmp_path, model, check
         flags = ["--query=one", f"--model={tmp_path / name}"]
         if message:
             error = search(*flags, corpus="", code=2).err
-            assert message in error and f"leave --model out to use {checkpoint}" in error
+            assert message in error and f"omit --model to use {checkpoint}" in error
         else:
             assert search(*flags, "--json", corpus="") == expected
     (tmp_path / "other.txt").write_text("a cat\n")

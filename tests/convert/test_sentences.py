@@ -96,7 +96,7 @@ def test_an_encoder_in_a_folder_below_is_read(make_model, tmp_path):
     (tmp_path / "0_Transformer" / "model.safetensors").rename(
         tmp_path / "0_Transformer" / "pytorch_model.bin"
     )
-    with pytest.raises(UserError, match="may run code"):
+    with pytest.raises(UserError, match="can run code"):
         loading.load(tmp_path)
 
 

@@ -29,6 +29,6 @@ def test_a_file_that_is_not_whole_is_refused_and_not_kept(make_records, tmp_path
     path = min(Path(directory).glob("train*.tfrecord"))
     size = path.stat().st_size
     os.truncate(path, size - 1)
-    with pytest.raises(UserError, match=f"{path.name} has {size - 1:,} bytes, and {size} are expected"):
+    with pytest.raises(UserError, match=f"{path.name} is incomplete .{size - 1:,} of {size:,} bytes"):
         cache.local_copy(f"file://{directory}", str(tmp_path / "cache"), lambda line: None)
     assert not list((tmp_path / "cache").rglob(f"{path.name}*"))

@@ -42,7 +42,7 @@ def test_unfinished_records_of_other_settings_are_dropped_only_when_asked(option
     others = dataclasses.replace(options, seed=8)
     left = Path(options.output) / output.UNFINISHED / "left"
     left.write_text("of seed 7")
-    with pytest.raises(UserError, match=r"unfinished work .*seed 7, not 8.*--overwrite to begin"):
+    with pytest.raises(UserError, match=r"unfinished run .*seed 7, not 8.*--overwrite to start"):
         build.build(others)
     assert left.exists()
     assert not build.build(others, overwrite=True).already_done
@@ -159,7 +159,7 @@ def test_interrupted_it_goes_on_and_the_bytes_are_the_same(options, small_steps,
     with interrupted(moment, match=r"run the same command again to resume from .*unfinished"):
         build.build(options)
     assert not os.path.exists(os.path.join(options.output, "manifest.json"))
-    with pytest.raises(UserError, match=r"unfinished work of another run .dupe_factor 1, not 2."):
+    with pytest.raises(UserError, match=r"unfinished run with other flags .dupe_factor 1, not 2."):
         build.build(dataclasses.replace(options, dupe_factor=2))
     build.build(options)
     assert contents(options.output) == contents(expected.output)

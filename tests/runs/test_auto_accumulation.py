@@ -72,7 +72,7 @@ def test_a_run_takes_the_fewest_parts_that_fit_and_keeps_them(run, needed, tmp_p
     needed.clear()
 
     output = run(10**12, tmp_path / "less", steps=2)
-    assert f"accumulate_steps={chosen}, as this run was started" in output
+    assert f"accumulate_steps={chosen}, as at the start of this run" in output
     assert not needed and recorded(tmp_path / "less") == chosen
     output = run(10**12, tmp_path / "less", accumulate_steps=1)
     assert recorded(tmp_path / "less") == 1 and not needed

@@ -65,7 +65,7 @@ def test_a_run_resumes_bit_for_bit_in_and_between_its_phases(phases, records, tm
     assert cli.main(processes.command(workdir, records, **PHASES)) == 0
     output = capsys.readouterr().out
     assert f"resumed from step {last} " in output
-    assert "the first 5 steps train left to right, the others masked LM" in output
+    assert "the first 5 steps train causal LM, the others masked LM" in output
     assert len(re.findall("compiled the train step", output)) == (2 if last < BORDER else 1)
     mine, reference = convert.load(workdir).params, convert.load(phases).params
     assert mine.keys() == reference.keys()

@@ -39,8 +39,8 @@ def test_a_run_and_its_end_after_a_kill(pretrain, general, tmp_path):
     fields = FIELDS | {"data.replay": general, "data.replay_share": 0.25}
     code, output, error = pretrain(straight, **fields)
     assert (code, error) == (0, "")
-    assert ": 0.562 epochs" in output  # 36 of 64 rows
-    assert f"20 rows in {general}: 0.6 epochs" in output  # 12 of 20 rows
+    assert "0.562 epochs of " in output  # 36 of 64 rows
+    assert f"0.6 epochs of 20 rows in {general}" in output  # 12 of 20 rows
     assert f"evaluating on 9 of 9 held-out rows of {general}\n" in output
     assert "eval_replay 3" in output.replace("  ", " ")
     lines = metrics(straight)

@@ -93,7 +93,7 @@ def check_rows(tokenizer: tokenization.Tokenizer, config: EncoderConfig, owner: 
     if tokenizer.states_template:
         advice = "make a vocabulary with the --special_tokens of `bert-jax vocab`"
     raise UserError(
-        f"{owner}: the rows are {tokenizer.template.pair!r}, and those of a {family.name} are "
+        f"{owner}: the format of rows is {tokenizer.template.pair!r}, but a {family.name} needs "
         f"{family.tokenizer.template.pair!r}; {advice}, or train a model of another family"
     )
 

@@ -200,9 +200,7 @@ class Family:
         more |= self.read_more(fields)
         config = from_dict({"model_type": self.model_type, **fixed, **found, **more})
         if self.shares_layers and not config.layer_groups:
-            raise UserError(
-                f"the layers of {self.name} share their parameters, and layer_groups is 0; expected 1 or more"
-            )
+            raise UserError(f"layer_groups=0: the layers of {self.name} share parameters; expected 1 or more")
         return config
 
     def write_config(self, config: EncoderConfig, head: str) -> dict[str, Any]:
@@ -266,7 +264,7 @@ class Family:
         table = [one for one in self.table if not one.heads or head in one.heads]
         nameless = [one.ours for one in table if one.ours in params and kind not in one.names]
         if nameless:
-            raise UserError(f"a {self.name} has no names in a file of the kind {kind} for {nameless[0]}")
+            raise UserError(f"{kind} files of a {self.name} have no name for {nameless[0]}")
         named = [one for one in table if kind in one.names]
         return param_mapping.to_files(params, named, kind, config)
 

@@ -160,14 +160,14 @@ def _read_tensors(folder: str) -> dict[str, np.ndarray]:
         index = json_files.read(path, {"weight_map": {str: str}})["weight_map"]
         shards = set(index.values())
         if lost := shards.difference(there):
-            raise UserError(f"{path}: it names {min(lost)}, which is missing in the folder; copy it there")
+            raise UserError(f"{path}: it lists {min(lost)}, which the folder does not contain; copy it there")
     else:
         index, shards = {}, {WEIGHTS}
     tensors: dict[str, np.ndarray] = {}
     for name in sorted(shards):
         tensors |= load_safetensors(os.path.join(folder, name))
     if lost := index.keys() - tensors:
-        raise UserError(f"{path}: it names {min(lost)}, which no file holds; get the folder anew")
+        raise UserError(f"{path}: it lists {min(lost)}, which no file contains; download the folder again")
     return tensors
 
 
@@ -190,21 +190,21 @@ def load_safetensors(path: str) -> dict[str, np.ndarray]:
                         raise _quantized(f"{path}: {name} is {dtype}")
             tensors = load_file(copy)
     except (safetensors.SafetensorError, ValueError) as error:
-        raise UserError(f"{path}: it is damaged or no safetensors file ({error}); get it anew") from error
+        raise UserError(f"{path}: damaged, or not a safetensors file ({error}); download it again") from error
     check_finite(path, tensors)
     return tensors
 
 
 def _quantized(what: str) -> UserError:
     return UserError(
-        f"{what}, so that its weights are quantized; expected float32, float16 or bfloat16: save it "
-        "dequantized, by model.dequantize() and model.save_pretrained() of transformers"
+        f"{what}: quantized weights cannot be read; save the model with model.dequantize() and "
+        "model.save_pretrained() of transformers"
     )
 
 
 def _no_safetensors(folder: str) -> UserError:
     other = next((name for name in _OTHER_WEIGHTS if name in files.names(folder)), "no file")
     return UserError(
-        f"{folder}: its weights are in {other}; expected {WEIGHTS}, or {INDEX} and what it names. A pickle "
-        "may run code when it is opened; to convert one that you trust, save it by transformers"
+        f"{folder}: its weights are in {other}; expected {WEIGHTS}, or {INDEX} and its files. A pickle can "
+        "run code; if you trust it, load it with transformers and save it again"
     )

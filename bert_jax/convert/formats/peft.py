@@ -187,8 +187,8 @@ def _find_base(folder: str, fields: Mapping[str, Any]) -> tuple[Format, str]:
             if files.exists(path) and one.detect(path):
                 return one, path
     raise UserError(
-        f"{folder}: its base model {named} is not here; get it, and write its path as "
-        f"base_model_name_or_path into {CONFIG}"
+        f"{folder}: its base model {named} is missing; download it, and set base_model_name_or_path in "
+        f"{CONFIG} to its path"
     )
 
 

@@ -268,7 +268,7 @@ class GroupsTask(TableTask):
         return self.read_columns(path, columns, parse_number if columns.label else None)
 
     def describe(self, examples: Examples, rows: EncodedRows) -> str:
-        return f"{rows.rows_per_example} texts in a group" if rows.rows_per_example > 1 else ""
+        return f"{rows.rows_per_example} texts per group" if rows.rows_per_example > 1 else ""
 
     # Rows
 
@@ -432,7 +432,10 @@ class EmbeddingTask(GroupsTask):
                 "inner_dropout",
             )
             if not columns.text_b and not any(getattr(self.model_config, rate) for rate in rates):
-                raise UserError("data.text_b=: a text and its positive differ by dropout alone, which is 0")
+                raise UserError(
+                    "data.text_b is empty, so a text and its positive differ only by dropout, which is 0; "
+                    "set a dropout rate"
+                )
             columns = dataclasses.replace(columns, label="")
         parse = table.parse_number if self.config.loss == COSENT else str
         examples = self._read_groups(path, columns, parse if columns.label else None)

@@ -69,7 +69,8 @@ class MultipleChoiceTask(TableTask):
         count = len(examples.choices[0])
         if count != len(self.labels):
             raise UserError(
-                f"{examples.path}: {count} choices a question, expected {len(self.labels)} as trained"
+                f"{examples.path}: {count} choices per question, but the model was trained with "
+                f"{len(self.labels)}"
             )
         starts = examples.texts_b or [""] * len(examples)
         endings = [
@@ -162,7 +163,7 @@ class RerankingTask(TableTask):
         )
 
     def describe(self, examples: Examples, rows: EncodedRows) -> str:
-        return f"{counted(rows.rows_per_example, 'candidate')} of each query"
+        return f"{counted(rows.rows_per_example, 'candidate')} per query"
 
     def objective(self) -> Reranking:
         return Reranking(

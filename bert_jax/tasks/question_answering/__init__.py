@@ -132,7 +132,7 @@ class QuestionAnsweringTask(FinetuneTask):
     def describe(self, examples: Questions, rows: encoding.WindowRows) -> str:
         parts = [
             f"{counted(len(examples.contexts), 'context')}, {counted(len(rows), 'window')}",
-            f"{counted(rows.cut_questions, 'question')} cut at {self.config.max_query_length}",
+            f"{counted(rows.cut_questions, 'question')} truncated to {self.config.max_query_length}",
         ]
         if self.config.v2:
             parts.append(f"{examples.starts.count(NO_ANSWER):,} without an answer")

@@ -305,7 +305,7 @@ class TaggingTask(FinetuneTask):
     def describe(self, examples: TaggedSentences, data: TaggedRows) -> str:
         parts = [counted(len(data.word_tokens), "word")]
         if more := len(data) - len(examples):
-            parts.append(f"{counted(more, 'row')} more than sentences, for those longer than a row")
+            parts.append(f"{counted(more, 'extra row')} for long sentences")
         if examples.tags and self.of_entities:
             counts = entities.count(examples.tags, examples.tags)
             gold = {type or "entities": each.gold for type, each in counts.items()}
@@ -325,7 +325,7 @@ def _feature_layers(config: TaggingConfig, model_config: EncoderConfig) -> tuple
         layers = ()
     if not layers or not all(-depth - 1 <= layer <= depth for layer in layers):
         given = f"feature_layers={config.feature_layers}"
-        raise UserError(f"{given}: expected numbers from {-depth - 1} to {depth} with commas between")
+        raise UserError(f"{given}: expected comma-separated numbers from {-depth - 1} to {depth}")
     return layers
 
 

@@ -130,7 +130,7 @@ class TextTask(TableTask):
         room = self.tokenizer.layout.room(c.max_seq_length, pairs)
         largest = (room + 1) // 2 if pairs else room  # of larger ones, `split_pair` would skip tokens
         if not 0 <= c.doc_stride <= largest:
-            raise UserError(f"doc_stride={c.doc_stride}: expected 0 (long texts are cut) to {largest}")
+            raise UserError(f"doc_stride={c.doc_stride}: expected 0 (long texts are truncated) to {largest}")
         if self.config.encoder == BILSTM_ATTENTION:
             self.require("text_b")
         if self.config.lm_weight and not self.model_config.causal:
@@ -291,7 +291,7 @@ class TextClassification(TextTask):
         counts = Counter(examples.labels)
         text = "labels " + table.list_counts({name: counts[i] for i, name in enumerate(self.labels)})
         if "f1" in self.metrics:
-            text += f"; f1 is that of the label {self.labels[self.positive]!r}"
+            text += f"; f1 scores the label {self.labels[self.positive]!r}"
         return text + ("; warning: one class only, so scores say little" if len(counts) == 1 else "")
 
 

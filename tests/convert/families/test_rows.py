@@ -34,7 +34,7 @@ def test_rows_of_records(wordpiece, template, config, refused):
     if not refused:
         families.check_rows(tokenizer, config, "the records x")
         return
-    with pytest.raises(UserError, match=f"records x: the rows are .* `bert-jax data {refused}`, or"):
+    with pytest.raises(UserError, match=f"records x: the format of rows is .* `bert-jax data {refused}`, or"):
         families.check_rows(tokenizer, config, "the records x")
 
 

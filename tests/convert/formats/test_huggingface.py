@@ -50,7 +50,7 @@ def test_weights_are_split_and_readable_by_all(tmp_path, make_model):
     again = huggingface.FORMAT.read(tmp_path)
     assert all(np.array_equal(again.params[name], model.params[name]) for name in model.params)
     shards[1].unlink()
-    with pytest.raises(UserError, match=f"{shards[1].name}, which is missing"):
+    with pytest.raises(UserError, match=f"{shards[1].name}, which the folder"):
         huggingface.FORMAT.read(tmp_path)
 
 
@@ -107,7 +107,7 @@ MISTAKES = {
         _drop("bert.encoder.layer.1.output.dense.bias"),
         "lacks bert.encoder.layer.1.output.dense.bias",
     ),
-    "another shape": (_config(hidden_size=24, intermediate_size=40), "not of the architecture"),
+    "another shape": (_config(hidden_size=24, intermediate_size=40), "does not match its configuration"),
     "relative positions": (_config(position_embedding_type="relative_key"), "position_embedding_type"),
     "cut short": (_cut, "damaged"),
 }

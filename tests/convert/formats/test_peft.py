@@ -82,7 +82,7 @@ def test_a_folder_is_written_again_with_the_same_tensors(tmp_path, name):
     [
         ({"rank_pattern": {"query": 4}}, "rank_pattern is {'query': 4}"),
         ({"r": 4}, "lora_A and lora_B of rank 4"),
-        ({"base_model_name_or_path": "some/base"}, "its base model some/base is not here; get it"),
+        ({"base_model_name_or_path": "some/base"}, "its base model some/base is missing"),
     ],
 )
 def test_other_adapters_are_errors(tmp_path, fields, message):

@@ -36,7 +36,7 @@ def test_f1_is_that_of_the_positive_label(vocabulary, tmp_path, positive, expect
     rows = task.encode(examples)
     assert task.labels == ("defect", "ok")
     assert task.describe(examples, rows) == (
-        f"labels defect: 2, ok: 1; f1 is that of the label {positive or 'ok'!r}"
+        f"labels defect: 2, ok: 1; f1 scores the label {positive or 'ok'!r}"
     )
     always = task.decode(examples, rows, np.array([[0.9, 0.1]] * 3, np.float32))
     assert task.score(always) == pytest.approx({"accuracy": 2 / 3, "f1": expected})
