@@ -99,8 +99,8 @@ class Architecture:
     )
     projection_placement: str = _field(
         "after_norm",
-        "Where embeddings are projected to `hidden_size`: `after_norm`, `before_norm` (without bias; "
-        "DeBERTa), or `always` (after the norm, also at equal widths).",
+        "Where embeddings are projected to `hidden_size`: `after_norm`, `before_norm` (without bias), or "
+        "`always` (after the norm, also at equal widths).",
         "shape",
         choices=("after_norm", "before_norm", "always"),
     )
@@ -132,15 +132,14 @@ class Architecture:
     )
     share_attention_key: bool = _field(
         True,
-        "Project the distance embeddings with the query and key weights of the content, not with separate "
-        "ones.",
+        "Project the distance embeddings with the query and key weights of the content.",
         "shape",
     )
     relative_norm: bool = _field(True, "Normalize the distance embeddings.", "shape")
     conv_kernel_size: int = _field(
         0,
         "Kernel width of a convolution of the embeddings, added to the first layer's output. 0: none; "
-        "DeBERTa v2 xlarge: 3.",
+        "DeBERTa: 3.",
         "shape",
         bounds=(0, 1023),
     )

@@ -155,9 +155,7 @@ class AdapterConfig(Part):
         maximum=2**20,
     )
     rank: int = fixed(8, "Rank of the LoRA updates.", minimum=1, maximum=2**16)
-    alpha: float = fixed(
-        16.0, "Scale of the LoRA updates: they are multiplied by alpha / rank.", above=0, maximum=10**6
-    )
+    alpha: float = fixed(16.0, "LoRA updates are multiplied by alpha / rank.", above=0, maximum=10**6)
     targets: str = fixed(
         "",
         "Layers with LoRA updates, from `query,key,value,attention_output,intermediate,output`. Empty: the "
@@ -221,18 +219,18 @@ class MeshConfig(Part):
 
     data: int = free(
         -1,
-        "Devices that split the batch. One field of `mesh` may be -1, all other devices.",
+        "Devices that split the batch. One of the three sizes may be -1: all other devices.",
         minimum=-1,
         maximum=2**20,
     )
     fsdp: int = free(1, "Devices that split the batch and the parameters.", minimum=-1, maximum=2**20)
     tensor: int = free(1, "Devices that split each matmul.", minimum=-1, maximum=2**20)
     shard_optimizer: bool = free(
-        False, "Splits the optimizer's state over `data`, while parameters stay whole (ZeRO-1)."
+        False, "Split the optimizer's state, but not the parameters, over `data` (ZeRO-1)."
     )
     reduce_dtype: str = option(
         "float32",
-        "Dtype of the sum of gradients over devices. `bfloat16` (half the traffic) needs `data` alone.",
+        "Type of the sum of gradients over devices; `bfloat16` halves the traffic and needs `data` alone.",
         choices=("float32", "bfloat16"),
     )
 

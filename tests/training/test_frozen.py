@@ -41,7 +41,7 @@ class Head(Regression):
 
 
 def fit(path, steps, objective=None):
-    changes = {"checkpoint__every": 2, "checkpoint__keep": 9, "mesh": {"data": 2, "fsdp": 2, "tensor": 2}}
+    changes = {"checkpoint__every": 2, "checkpoint__keep": 9, "mesh__fsdp": 2, "mesh__tensor": 2}
     run = Run(path, steps=steps, eval__every=2, **changes)
     run.task = objective or Head()
     run.eval_data = lambda own: (make_batch(n) for n in (99,))
