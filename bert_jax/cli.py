@@ -272,7 +272,8 @@ def _command_help(module: types.ModuleType, name: str, define: Define) -> str:
         flag = define.values[flag_name]
         lines.append(f"  --[no]{flag_name}" if flag.boolean else f"  --{flag_name}")
         text = " ".join((flag.help or "").split()).partition("; repeat this option")[0]
-        text = ("Required. " if flag_name in define.required else "") + text
+        if flag_name in define.required:  # other flags may stand for --config
+            text = ("Required without --train. " if getattr(flag, "short", None) else "Required. ") + text
         if flag.default not in (None, "", []):
             text += " (default: " + str(flag.default_as_str).strip("'") + ")"
         lines.append(textwrap.fill(text, 100, initial_indent="      ", subsequent_indent="      "))
