@@ -12,11 +12,12 @@ from typing import Any, BinaryIO
 
 from etils import epy
 
-from bert_jax.errors import UserError, install_hint, is_installed
+from bert_jax.errors import UserError, install_hint, is_installed, optional_imports
 
 with epy.lazy_imports():
-    import aiohttp  # slow to import, and not needed by workers that read local files
-    import fsspec
+    import fsspec  # slow to import, and not needed by workers that read local files
+with optional_imports("gcs"):
+    import aiohttp
 
 _BUFFER = 1 << 20  # bytes that are read from a remote file at a time
 _SILENCE = 60  # seconds without a byte after which gcsfs repeats a request; by default it waits forever
