@@ -184,7 +184,7 @@ class RecordFile:
         return content if last + FRAME_BYTES + length == self.size else None
 
     def _fits(self, offsets: np.ndarray) -> bool:
-        """Returns whether consecutive offsets, int64 [n], may be of records of the file."""
+        """Returns whether consecutive offsets, int64 [n], can be record boundaries of the file."""
         return bool(np.all(np.diff(offsets, prepend=-FRAME_BYTES, append=self.size) >= FRAME_BYTES))
 
     def _scan_headers(self) -> Iterator[tuple[int, int]]:
@@ -319,7 +319,7 @@ class RemoteFile(RecordFile):
         return []
 
     def knows(self, number: int) -> bool:
-        """Returns whether the copy of the index has the span of a record."""
+        """Returns whether the local copy of the index contains the span of a record."""
         edges = [*self._two_offsets(number), *[self.size] * (number + 1 == self._rows)]
         return len(edges) == 2 and edges[1] - edges[0] >= FRAME_BYTES and (edges[0] > 0 or not number)
 

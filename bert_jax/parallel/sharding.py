@@ -137,7 +137,7 @@ def split_over_data(spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh) -> 
 def parameter_shardings(boxed: Any, mesh: Mesh, over_data: bool = False) -> Any:
     """Returns the NamedShardings of a tree of (abstract) parameters boxed with their logical axis names.
 
-    With `over_data` they are those of `split_over_data`.
+    `over_data` also splits them over `data`, as `split_over_data` does.
     """
 
     def of_parameter(box):

@@ -1,4 +1,4 @@
-"""Rows that are read from an object store when a batch needs them: the batches are those of local records."""
+"""Records that are read from an object store on demand: the batches equal the batches of local records."""
 
 import itertools
 import json
