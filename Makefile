@@ -51,6 +51,7 @@ help:
 	@echo 'make install      $(VENV) with the versions of a lock, and bert-jax in it'
 	@echo 'make gpu-compiler XLA for GPUs that are not there, 182 MB, so that tests can compile for them'
 	@echo 'make tpu-compiler libtpu, 140 MB, beside the environment'
+	@echo 'make config-reference  the tables of docs/config.md, from the declarations of the fields'
 	@echo 'make lock         writes the lock of this Python from what $(VENV) has'
 
 install: $(INSTALLED)
