@@ -79,7 +79,7 @@ class Options(CorpusOptions):
     )
     nsp: str = flag(
         "next",
-        "Second segment: next (the following text or, half the time, a random one), sop (the following text, "
+        "Second segment: next (the following text or, in over half of the rows, a random one), sop (the following text, "
         "swapped half the time; ALBERT) or none (RoBERTa).",
         choices=pairs.NSP_MODES,
     )

@@ -3,7 +3,7 @@ r"""Embed texts: write one vector per text, or one per token.
     bert-jax embed --model=runs/mini --input=texts.txt --output=vectors.npy
     bert-jax embed --model=sentence-transformers/all-MiniLM-L6-v2 --input=texts.txt \
         --output=vectors.npy --normalize
-    bert-jax embed --model=runs/mini --input=reviews.csv --text_a=review --output=vectors.npy
+    bert-jax embed --model=runs/mini --input=reviews.csv --text=review --output=vectors.npy
     bert-jax embed --model=runs/mini --input=texts.txt --output=x.jsonl --pooling=none --layers=-2,-1
 
 Each line of the input, even a blank one, or each row of a table is a text. The output has the same order.
@@ -62,12 +62,7 @@ def define_flags(define: Define) -> None:
         "",
     )
     define.string("prefix", "Prefix to put before each text.", "")
-    define.string(
-        "text_a",
-        "Column of the text. Default: one with a usual name, such as text.",
-        "",
-    )
-    define.string("text_b", "Column of the second text of a pair.", "")
+    shared.add_text_columns(define, " Default: one with a usual name, such as text.")
     define.boolean(
         "normalize",
         "Scale each vector to length 1. Default: only if a sentence embedding model does, and not with "
@@ -92,9 +87,9 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             raise UserError(f"--layers={flags.layers}: expected numbers such as -4,-3,-2,-1") from None
     embedding.check_output(flags.output, flags.pooling or "", flags.overwrite)
     if not text_files.is_table(flags.input):
-        shared.check_unused(flags, ("text_a", "text_b"), "lines of text, only for tables")
+        shared.check_unused(flags, ("text",), "lines of text, only for tables")
     text_files.check(flags.input, "--input")
-    texts = text_files.read_texts(flags.input, flags.text_a, flags.text_b)
+    texts = text_files.read_texts(flags.input, **shared.text_columns(flags))
     compiler_options.enable_compilation_cache()
 
     model = convert.load(flags.model, log=log)

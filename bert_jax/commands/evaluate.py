@@ -3,7 +3,7 @@ r"""Score a fine-tuned model on labeled data, or any model on records, minimal p
     bert-jax evaluate --workdir=runs/mrpc
     bert-jax evaluate --workdir=runs/reviews --input=test.csv --output=predictions.tsv
     bert-jax evaluate --workdir=runs/cola,runs/mrpc,runs/rte
-    bert-jax evaluate --model=org/name --input=test.csv --text_a=review --label=stars
+    bert-jax evaluate --model=org/name --input=test.csv --text=review --label=stars
     bert-jax evaluate --model=runs/mini --records=records
     bert-jax evaluate --model=runs/mini --minimal_pairs --output=scores.jsonl
     bert-jax evaluate --model=sentence-transformers/all-MiniLM-L6-v2 --similarity=glue/STS-B/dev.tsv
@@ -53,11 +53,10 @@ with epy.lazy_imports():
     from bert_jax.workdir import run_directory
 
 
-_COLUMNS = ("text_a", "text_b", "label")
 _OF_TASKS = ("input", "output", "overwrite", "dtype", "null_score_diff_threshold")
 # The flags that each kind of evaluation uses, besides --json, by the flag that asks for it.
 _USED = {
-    "input": (*_COLUMNS, *_OF_TASKS, "model", "choices"),
+    "input": ("text", "label", *_OF_TASKS, "model", "choices"),
     "workdir": (*_OF_TASKS, "split", "step"),
     "records": ("model", "split", "rows", "dtype"),
     "minimal_pairs": ("model", "input", "output", "overwrite", "dtype"),
@@ -87,8 +86,8 @@ def define_flags(define: Define) -> None:
         "Labeled file with the columns of the training file. With --minimal_pairs: JSON lines with UID, "
         "sentence_good and sentence_bad (BLiMP).",
     )
-    for name in _COLUMNS:
-        define.string(name, f"Column {name} of --input, with --model. Default: one with a usual name.")
+    shared.add_text_columns(define, " With --input and --model. Default: one with a usual name.")
+    define.string("label", "Column of the label, with --input and --model. Default: one with a usual name.")
     define.boolean("minimal_pairs", "Score the model on minimal pairs.")
     define.string(
         "similarity", "Table of text pairs with scores, to correlate with the cosines of their vectors."
@@ -179,7 +178,7 @@ def _of_task(flags: absl_flags.FlagValues) -> None:
         return _table(directories, flags.json)
     if flags.input and flags.split:
         raise UserError("--input and --split exclude each other; give one of them")
-    model = shared.load_finetuned(flags, *_COLUMNS, prepare=functools.partial(_labeled, flags))
+    model = shared.load_finetuned(flags, "label", prepare=functools.partial(_labeled, flags))
     task, (path, examples) = model.task, model.prepared
     examples.warn(progress.log)
     with progress.of_batches("evaluating") as on_batch:

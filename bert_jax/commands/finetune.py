@@ -24,8 +24,7 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.commands import shared
-from bert_jax.errors import UserError
-from bert_jax.io import comma_lists, files
+from bert_jax.io import files
 from bert_jax.settings import config_flag
 from bert_jax.settings.flags import Define, command_line
 
@@ -43,10 +42,8 @@ def define_flags(define: Define) -> None:
     define.string("model", f"Model to start from: {shared.MODEL}. Short for --config.init_from.")
     define.string("train", "Training file, or hf:ORG/NAME on the hub. Short for --config.data.train.")
     define.string("eval", "Evaluation file. Short for --config.data.eval.")
-    define.string(
-        "text",
-        "Column of the text, or A,B for pairs. Default: one with a usual name, such as text. Short for "
-        "--config.data.text_a and text_b.",
+    shared.add_text_columns(
+        define, " Default: one with a usual name, such as text. Short for --config.data.text_a and text_b."
     )
     define.string("label", "Column of the label. Short for --config.data.label.")
     define.integer(
@@ -101,17 +98,15 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
 
 def _short(flags: absl_flags.FlagValues) -> tuple[str | None, dict[str, str]]:
     """Returns the config that is inferred, and the fields of the short flags; see `ConfigFlag.short`."""
-    names = comma_lists.names(flags.text or "", "--text")
-    if len(names) > 2:
-        raise UserError(f"--text={flags.text}: expected one column, or two of pairs")
-    texts = dict(zip(("data.text_a", "data.text_b"), names, strict=False))
+    columns = shared.text_columns(flags)
+    texts = {f"data.{name}": column for name, column in columns.items()}
     of_flags = {"init_from": flags.model, "data.train": flags.train, "data.eval": flags.eval}
     fields = {
         name: value for name, value in (of_flags | texts | {"data.label": flags.label}).items() if value
     }
     if flags.config or not flags.train:
         return None, fields
-    found = inferred.infer(flags.train, names, flags.label or "")
+    found = inferred.infer(flags.train, [*columns.values()], flags.label or "")
     config_flag.flag_of(flags).note = str(found)
     return found.config, fields | dict(found.fields)
 

@@ -3,7 +3,7 @@
     bert-jax predict --workdir=runs/reviews --input=new.csv --output=predictions.tsv
     bert-jax predict --workdir=runs/cola,runs/mrpc --split=test --output=submission.zip
     bert-jax predict --workdir=runs/reviews --input=-
-    bert-jax predict --model=org/name --input=new.csv --text_a=review --output=predictions.tsv
+    bert-jax predict --model=org/name --input=new.csv --text=review --output=predictions.tsv
 
 The input has the columns of the training file; labels are optional. For single texts, a .txt file has one
 text per line (blank lines count) and no header. The output has one row per input row, in the same order, with
@@ -37,9 +37,8 @@ with epy.lazy_imports():
     from bert_jax.tasks import glue
     from bert_jax.tasks import predictions as task_predictions
 
-_COLUMNS = ("text_a", "text_b", "id")  # and, of a --model, the choices
 # Flags that a .zip does not use, and flags that --input=- does not use.
-_NOT_FOR_ZIP = (*_COLUMNS, "model", "choices", "input", "format", "step", "null_score_diff_threshold")
+_NOT_FOR_ZIP = ("text", "id", "model", "choices", "input", "format", "step", "null_score_diff_threshold")
 _NOT_FOR_LINES = ("output", "overwrite", "format")
 
 
@@ -60,8 +59,8 @@ def define_flags(define: Define) -> None:
     define.string(
         "split", "File SPLIT.tsv in the run's data_dir to predict instead of --input, such as test."
     )
-    for name, what in (("text_a", "the text"), ("text_b", "the second text of a pair"), ("id", "the id")):
-        define.string(name, f"Column of {what}. Default: as in the training file.")
+    shared.add_text_columns(define, " Default: as in the training file.")
+    define.string("id", "Column of the id. Default: as in the training file.")
     define.string(
         "format",
         "Format of the input: auto (by suffix), tsv, csv or jsonl; for tags conll or jsonl.",
@@ -87,7 +86,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         return _predict_lines(flags)
     if is_zip:
         return _submit(flags)
-    model = shared.load_finetuned(flags, *_COLUMNS, prepare=functools.partial(_unlabeled, flags))
+    model = shared.load_finetuned(flags, "id", prepare=functools.partial(_unlabeled, flags))
     examples = model.prepared
     examples.warn(progress.log)
     with progress.of_batches("predicting") as on_batch:
@@ -102,7 +101,7 @@ def _unlabeled(flags: absl_flags.FlagValues, model: predictor.Predictor) -> Any:
     shared.check_predictions_file(flags, model.task)
     path = shared.input_file(flags, model)
     model.find_columns(path, flags.format)
-    options = shared.present(flags, *_COLUMNS)
+    options = shared.text_columns(flags) | shared.present(flags, "id")
     examples = model.task.read_unlabeled(path, test=flags.split == "test", format=flags.format, **options)
     examples.check(0)  # the predictions have a row for each
     return examples
@@ -112,8 +111,8 @@ def _predict_lines(flags: absl_flags.FlagValues) -> int:
     """Predicts the lines of standard input until it ends."""
     if sys.stdin is None:
         raise UserError("--input=-: standard input is closed; expected lines to predict there")
-    model = shared.load_finetuned(flags, *_COLUMNS)
-    reader = model.task.line_reader(**shared.present(flags, *_COLUMNS))
+    model = shared.load_finetuned(flags, "id")
+    reader = model.task.line_reader(**shared.text_columns(flags), **shared.present(flags, "id"))
     began = time.monotonic()
     with progress.of_batches("compiling", "programs") as on_program:
         programs = model.warm_up(on_program)

@@ -5,7 +5,7 @@ r"""Search texts by meaning, or find hard negatives to train sentence embeddings
     bert-jax search --index=docs --queries=queries.txt --json --top=100
     bert-jax search --index=docs --rerank=runs/reranker
     cat queries.txt | bert-jax search --index=docs
-    bert-jax search --model=runs/search --input=pairs.tsv --text_a=question --text_b=answer \
+    bert-jax search --model=runs/search --input=pairs.tsv --text=question,answer \
         --output=hard.jsonl
 
 The first call with --corpus writes the index, a directory with a vector for each document; later calls need
@@ -14,11 +14,11 @@ only --index. The corpus has one document per line, or is a table (.jsonl, .csv,
 queries are lines of standard input. Each query is compared with all documents. --rerank reorders the best 100
 (or --top) with a fine-tuned cross-encoder or late interaction model.
 
-With --input, the negatives of each text_a are its nearest texts among all text_b and the --corpus. The output
-has text_a, text_b and a list `negatives`, for --config.data.negatives=negatives of finetune/embedding. A text
-is not a negative if it is the text_b of an equal text_a, or if its cosine (with --rerank its score) is not
-below that of the pair by --margin, because it may be correct. Rows with fewer negatives than --negatives are
-skipped.
+With --input and --text=A,B, the negatives of each text of A are its nearest texts among B and the --corpus.
+The output has A, B and a list `negatives`, for --config.data.negatives=negatives of finetune/embedding. A
+text is not a negative if B has it in a row with an equal text in A, or if its cosine (with --rerank its
+score) is not below that of the pair by --margin, because it may be correct. Rows with fewer negatives than
+--negatives are skipped.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _BATCH = 256  # queries of a file that are computed at a time
 _DEPTH = 100  # nearest texts among which negatives are chosen
 _SHOWN = 100  # characters of a document on the terminal
 _OF_SEARCH = ("index", "query", "queries", "top", "json")
-_OF_NEGATIVES = ("text_a", "text_b", "output", "negatives", "margin")
+_OF_NEGATIVES = ("text", "output", "negatives", "margin")
 
 
 def define_flags(define: Define) -> None:
@@ -68,8 +68,7 @@ def define_flags(define: Define) -> None:
     shared.add_reranker(define)
     define.json()
     define.string("input", "Pairs that need hard negatives: TSV, CSV, JSON lines, Parquet, or hf:ORG/NAME.")
-    define.string("text_a", "Column of the first text of --input.")
-    define.string("text_b", "Column of the second text of --input.")
+    define.string("text", "Columns A,B of the pairs of --input.")
     define.string("output", "File for the pairs with their negatives: .jsonl.")
     define.integer("negatives", "Number of negatives per pair.", 4)
     define.number(
@@ -193,11 +192,14 @@ def _show(query: text_files.Document, results: list[search.Result], as_json: boo
 
 
 def _find_negatives(flags: absl_flags.FlagValues) -> int:
-    for name in ("model", "text_a", "text_b", "output"):
+    for name in ("model", "text", "output"):
         if not flags[name].value:
             raise UserError(f"search needs --{name} with --input")
+    text = shared.text_columns(flags)
+    if len(text) < 2:
+        raise UserError(f"--text={flags.text}: expected two columns, A,B")
     checks.check_output_file(flags.output, (".jsonl",), overwrite=flags.overwrite)
-    columns = table.Columns(flags.text_a, flags.text_b)
+    columns = table.Columns(**text)
     examples = table.read_examples(flags.input, columns, parse_label=None)
     examples.warn(log)
     further = (
@@ -230,7 +232,8 @@ def _find_negatives(flags: absl_flags.FlagValues) -> int:
             f"{flags.input}: no pair has {count} negatives among {counted(len(candidates), 'text')}; "
             "try fewer --negatives, or a --corpus"
         )
-    objects = ({flags.text_a: a, flags.text_b: b, "negatives": negatives} for a, b, negatives in rows)
+    names = (*text.values(), "negatives")
+    objects = (dict(zip(names, row, strict=True)) for row in rows)
     predictions.write_json_lines(flags.output, objects)
     print(
         f"wrote {flags.output}: {counted(len(rows), 'pair')} with {counted(count, 'negative')} each, "

@@ -102,6 +102,19 @@ def add_finetuned(define: Define, workdir: str, output: str) -> None:
     add_dtype(define)
 
 
+def add_text_columns(define: Define, purpose: str = "") -> None:
+    """Defines --text, the columns of the text or of a pair of texts; `purpose` ends its help text."""
+    define.string("text", f"Column of the text, or A,B for pairs.{purpose}")
+
+
+def text_columns(flags: absl_flags.FlagValues) -> dict[str, str]:
+    """Returns `text_a` and `text_b`, the columns that --text names; a missing one has no entry."""
+    names = comma_lists.names(flags.text or "", "--text")
+    if len(names) > 2:
+        raise UserError(f"--text={flags.text}: expected one column, or two of pairs")
+    return dict(zip(("text_a", "text_b"), names, strict=False))
+
+
 def present(flags: absl_flags.FlagValues, *names: str) -> dict[str, str]:
     """Returns the values of those of some flags that have one."""
     return {name: value for name in names if (value := flags[name].value) is not None}
@@ -110,7 +123,7 @@ def present(flags: absl_flags.FlagValues, *names: str) -> dict[str, str]:
 def load_finetuned(flags: absl_flags.FlagValues, *columns: str, **options) -> predictor.Predictor:
     """Returns the model of --workdir or --model, as the flags of `add_finetuned` choose it.
 
-    `columns` are the flags that name the columns of a model that is no run.
+    `columns` are the flags that name the columns of a model that is no run, in addition to --text.
     """
     if flags.workdir:
         check_unused(flags, ("choices",), "--workdir")
@@ -122,7 +135,7 @@ def load_finetuned(flags: absl_flags.FlagValues, *columns: str, **options) -> pr
     threshold = flags.null_score_diff_threshold
     overrides = {} if threshold is None else {"null_score_diff_threshold": threshold}
     options |= {"log": progress.log, "overrides": overrides, "dtype": flags.dtype}
-    options["columns"] = present(flags, *columns, "choices")
+    options["columns"] = text_columns(flags) | present(flags, *columns, "choices")
     return predictor.Predictor(flags.workdir or flags.model, flags.step, **options)
 
 

@@ -90,7 +90,7 @@ def test_vectors_of_every_format(embed, model, suffix):
 
 def test_the_texts_of_a_table(embed, model):
     content = "stars,opinion\n" + "".join(f'{i},"{text}"\n' for i, text in enumerate(USED))
-    path, _ = embed("--text_a=opinion", name="reviews.csv", content=content)
+    path, _ = embed("--text=opinion", name="reviews.csv", content=content)
     np.testing.assert_array_equal(np.load(path), Embedder(model).embed(USED))
     _, said = embed(name="reviews.csv", content=content, output="y.npy", code=2)
     assert "'text', it has stars, opinion" in said.err

@@ -7,7 +7,7 @@ from bert_jax import cli
 from bert_jax.convert.formats import work_directory
 
 TINY = "--config=pretrain/tiny"
-PAIRS = ["--input=pairs.tsv", "--text_a=a", "--text_b=b", "--output=out.jsonl", "--model=model"]
+PAIRS = ["--input=pairs.tsv", "--text=a,b", "--output=out.jsonl", "--model=model"]
 
 MISTAKES = [
     (["nonsense"], "'nonsense' is not a command"),

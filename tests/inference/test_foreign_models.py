@@ -104,7 +104,7 @@ def test_commands(folder_of, tmp_path, capsys):
     out = tmp_path / "out.jsonl"
     tables = {
         "a.csv": ("text,label\nthe red cat,no\na blue dog,yes\n", []),
-        "b.tsv": ("words\tlabel\nthe red cat\t0\na blue dog\t1\n", ["--text_a=words"]),
+        "b.tsv": ("words\tlabel\nthe red cat\t0\na blue dog\t1\n", ["--text=words"]),
         "d.csv": ("sentence,stars\nthe red cat,no\na blue dog,yes\n", []),
         "c.jsonl": (
             '{"text_a": "the red cat", "label": "no"}\n{"text_a": "a blue dog", "label": "yes"}\n',

@@ -175,8 +175,7 @@ def test_hard_negatives_of_a_file_are_read_by_training(tmp_path, vocabulary):  #
     (tmp_path / "more.txt").write_text("one big cat\n\n \ntwo\n")
     command = ["search", f"--model={tmp_path / 'model'}", f"--input={tmp_path / 'pairs.tsv'}"]
     command += [
-        "--text_a=q",
-        "--text_b=a",
+        "--text=q,a",
         "--negatives=2",
         "--margin=-0.5",
         f"--corpus={tmp_path / 'more.txt'}",

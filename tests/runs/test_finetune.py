@@ -106,7 +106,7 @@ def test_evaluation_and_prediction_agree_with_training(finetuned, files, tmp_pat
         f"--input={tmp_path}/new.tsv",
         f"--output={tmp_path}/out.tsv",
     ]
-    assert cli.main([*command, "--text_a=t", "--id=key"]) == 0
+    assert cli.main([*command, "--text=t", "--id=key"]) == 0
     lines = [line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines()]
     assert lines[0] == ["id", "prediction", "p(blue)", "p(red)"]
     assert [line[0] for line in lines[1:]] == [f"k{i}" for i in range(29)]

@@ -251,7 +251,7 @@ class TaggingTask(FinetuneTask):
         """Returns the sentences of a file; test files have the same columns as the other splits."""
         data = self.config.data
         if columns.get("text_b"):
-            raise UserError("--text_b: the task does not use it")
+            raise UserError(f"--text: expected one column of words, not {columns['text_b']} too")
         word, id_ = columns.get("text_a", data.text_a), columns.get("id", data.id)
         format = data.format if format == "auto" else format
         return self._converted(read_sentences(path, word=word, id=id_, format=format, tagged=False))

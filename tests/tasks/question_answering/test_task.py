@@ -71,7 +71,7 @@ def test_evaluation_and_prediction_agree_with_training(finetuned, files, tmp_pat
     ]
     (tmp_path / "new.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = ["predict", f"--workdir={finetuned}", f"--input={tmp_path}/new.jsonl"]
-    command += [f"--output={tmp_path}/new.json", "--text_a=q", "--text_b=text", "--id=n"]
+    command += [f"--output={tmp_path}/new.json", "--text=q,text", "--id=n"]
     assert cli.main(command) == 0
     assert json.loads((tmp_path / "new.json").read_text()) == texts
     assert (tmp_path / "nbest_new.json").exists() and (tmp_path / "null_odds_new.json").exists()
