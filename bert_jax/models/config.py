@@ -120,7 +120,8 @@ class Architecture:
     )
     max_relative_positions: int = _field(
         0,
-        "Distance from which on all share an embedding (`disentangled`). 0: `max_position_embeddings`.",
+        "Longest distance with an embedding, which longer ones share (`disentangled`). "
+        "0: `max_position_embeddings`.",
         "shape",
         bounds=(0, 2**24),
     )

@@ -105,7 +105,7 @@ class MaskingConfig(Part):
     )
     smoothing: float = option(
         0.0,
-        "Choose tokens with a probability proportional to count^-smoothing (`token`). DistilBERT: 0.7.",
+        "Choose tokens in proportion to (count in the corpus)^-smoothing (`token`). DistilBERT: 0.7.",
         minimum=0,
         maximum=100,
     )

@@ -146,8 +146,8 @@ class AdapterConfig(Part):
 
     kind: str = fixed(
         "",
-        "What to train with the new head: `lora`, `bitfit` (biases), `houlsby` or `pfeiffer` (bottlenecks), "
-        "or `head` (nothing). Empty: everything.",
+        "What to train in addition to the new head: `lora`, `bitfit` (biases), `houlsby` or `pfeiffer` "
+        "(bottlenecks), or `head` (nothing else). Empty: everything.",
     )
     size: int = fixed(
         0,
@@ -230,7 +230,7 @@ class MeshConfig(Part):
     )
     reduce_dtype: str = option(
         "float32",
-        "Type of the sum of gradients over devices; `bfloat16` halves the traffic and needs `data` alone.",
+        "Type in which devices exchange gradients. `bfloat16` halves the traffic; needs fsdp=1 and tensor=1.",
         choices=("float32", "bfloat16"),
     )
 

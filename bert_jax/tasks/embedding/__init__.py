@@ -339,7 +339,7 @@ class EmbeddingConfig(GroupsConfig):
     dimensions: str = option(
         "", "Truncated vector sizes to train, comma-separated, such as `64,128` (Matryoshka)."
     )
-    pack: bool = option(True, "Pack several texts into a row, in random batches.")
+    pack: bool = option(True, "Pack several texts into a row. Batches are then not grouped by length.")
 
 
 class EmbeddingTask(GroupsTask):

@@ -66,7 +66,7 @@ class TextConfig(TableConfig, WindowsConfig):
         minimum=0,
         maximum=10**6,
     )
-    pack: bool = option(True, "Pack several examples into a row, in random batches.")
+    pack: bool = option(True, "Pack several examples into a row. Batches are then not grouped by length.")
     double_unordered: bool = option(False, "Train on each pair in both orders (ELECTRA).")
 
 
@@ -85,7 +85,7 @@ class ClassificationConfig(TextConfig):
         "", "Class weights of the loss: `balanced`, or `LABEL=WEIGHT`, comma-separated."
     )
     positive_label: str = option(
-        "", "Label that `f1` scores, of two. Empty: the second, as listed by the run."
+        "", "Label that counts as positive for `f1` of two labels. Empty: the second, as listed by the run."
     )
     data: ClassificationData = ClassificationData()
 
