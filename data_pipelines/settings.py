@@ -79,8 +79,8 @@ class Options(CorpusOptions):
     )
     nsp: str = flag(
         "next",
-        "Second segment: next (the following text or, in over half of the rows, a random one), sop (the following text, "
-        "swapped half the time; ALBERT) or none (RoBERTa).",
+        "Second segment: next (the following text or, in over half of the rows, a random one), sop (the "
+        "following text, swapped half the time; ALBERT) or none (RoBERTa).",
         choices=pairs.NSP_MODES,
     )
     full_sentences: bool = flag(False, "Fill rows with whole sentences, across documents (--nsp=none).")

@@ -195,11 +195,11 @@ def _find_negatives(flags: absl_flags.FlagValues) -> int:
     for name in ("model", "text", "output"):
         if not flags[name].value:
             raise UserError(f"search needs --{name} with --input")
-    text = shared.text_columns(flags)
-    if len(text) < 2:
+    names = [*shared.text_columns(flags).values()]
+    if len(names) < 2:
         raise UserError(f"--text={flags.text}: expected two columns, A,B")
     checks.check_output_file(flags.output, (".jsonl",), overwrite=flags.overwrite)
-    columns = table.Columns(**text)
+    columns = table.Columns(names[0], names[1])
     examples = table.read_examples(flags.input, columns, parse_label=None)
     examples.warn(log)
     further = (
@@ -232,8 +232,7 @@ def _find_negatives(flags: absl_flags.FlagValues) -> int:
             f"{flags.input}: no pair has {count} negatives among {counted(len(candidates), 'text')}; "
             "try fewer --negatives, or a --corpus"
         )
-    names = (*text.values(), "negatives")
-    objects = (dict(zip(names, row, strict=True)) for row in rows)
+    objects = (dict(zip([*names, "negatives"], row, strict=True)) for row in rows)
     predictions.write_json_lines(flags.output, objects)
     print(
         f"wrote {flags.output}: {counted(len(rows), 'pair')} with {counted(count, 'negative')} each, "
