@@ -1,5 +1,6 @@
-"""The tutorials run as they stand, with few steps and a small model for the released one."""
+"""The tutorials and the README's commands run, with few steps and a small model for the released one."""
 
+import re
 import shutil
 
 import pytest
@@ -11,6 +12,7 @@ from bert_jax.convert.formats import huggingface
 from bert_jax.models.config import EncoderConfig
 
 FOLDER = pages.REPOSITORY / "docs" / "tutorials"
+README = (pages.REPOSITORY / "README.md").read_text(encoding="utf-8")
 PAGES = sorted(FOLDER.glob("*.md"))
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"  # that they start from; a folder of this name comes first
 NOT_RUN = ("tpu-pod",)
@@ -55,3 +57,35 @@ def test_the_commands_run(name, small_model, tmp_path):
 def test_a_command_that_fails_fails_the_run(tmp_path):
     with pytest.raises(AssertionError, match="'vocob' is not a command"):
         pages.Place(tmp_path / "place").run(SHELL, "bert-jax vocob | cat\necho done\n")
+
+
+def test_the_readme_shows_what_pre_training_prints(tmp_path):
+    """The commands from raw text to a checkpoint print the README's lines, up to the numbers."""
+    (block,) = (text for text in pages.blocks(README, "") if text.startswith("$ bert-jax vocab"))
+    place = pages.Place(
+        tmp_path / "readme",
+        {
+            "vocab": ["--size=400"],
+            "data": ["--eval_fraction=0.2"],
+            "pretrain": ["--config.steps=4", "--config.eval.batches=1"],
+        },
+    )
+    folder = place.path / "wiki"
+    folder.mkdir()
+    texts = [re.sub(r"[^\w\s.,]", " ", path.read_text(encoding="utf-8")) for path in PAGES] * 4
+    articles = "".join(
+        f'<doc id="{number}" url="" title="t">\nt\n\n{number} {text}\n</doc>\n'
+        for number, text in enumerate(texts)
+    )
+    (folder / "wiki_00").write_text(articles, encoding="utf-8")
+    for command, shown in re.findall(r"^\$ (.*)\n((?:[^$].*\n)+)", block, re.M):
+        if command.split()[1] in ("vocab", "data", "pretrain", "convert"):
+            printed = [_masked(line) for line in place.run(SHELL, f"{command} 2>&1").splitlines()]
+            for line in shown.splitlines():
+                start = _masked(line.removesuffix(" ..."))
+                assert any(one.startswith(start) for one in printed), (command, line, printed)
+
+
+def _masked(line):
+    """A line of output with each number as 0."""
+    return re.sub(r"\s*[-+]?\d[\d,.]*(e[-+]\d+)?(%| [kMG]B)?", " 0", line).strip()
