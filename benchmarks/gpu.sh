@@ -1,25 +1,26 @@
 #!/usr/bin/env bash
-# What is to be checked and measured on a machine with an NVIDIA GPU, within ten minutes.
+# Checks and measures bert_jax on a machine with an NVIDIA GPU, within ten minutes.
 #
 #   benchmarks/gpu.sh [--small]
 #
-# Needs a Python with jax[cuda], flax, optax, orbax-checkpoint and torch; transformers for the peer. Not bert_jax,
-# which comes from this checkout, nor a network: what else bert_jax needs may lie as wheels in a folder.
+# Needs a Python with jax[cuda], flax, optax, orbax-checkpoint and torch; transformers for the peer. It needs neither
+# a network nor an installed bert_jax, which comes from this checkout; other dependencies may be wheels in a folder.
 # --small: tiny shapes, to try the script on a machine without a GPU.
 #
 #   PARTS="checks table"        also "profile", of the step of Base; "table" compares with PyTorch
 #   PYTHON=python3              runs bert_jax
-#   WHEELS=.wheels              installed beside this Python for the time of the run, such as google_crc32c's and
-#                               ml_collections', made by: pip download --no-deps -d .wheels NAME...
+#   WHEELS=.wheels              wheels that this run uses, such as google_crc32c and ml_collections; made by
+#                               pip download --no-deps -d .wheels NAME...
+#   GLUE=DIR MODEL=MODEL        also fine-tunes this model on MRPC, from the folder of GLUE's tasks
 #   PEER_PYTHON=$PYTHON         runs the peer
-#   SECONDS_IN_ALL=570          after which nothing more is started
+#   SECONDS_IN_ALL=570          starts nothing after this time
 #   OUTPUT=gpu-benchmark        table.md, table.png, results.jsonl, log.txt, and a log of each check; by default
 #                               $OUT, where that is set
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 export TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
-# The processes of both sides are there at once.
+# bert_jax and the peer use the GPU at the same time.
 export XLA_PYTHON_CLIENT_PREALLOCATE=false
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}" # one device, as the peer uses
 export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-${TMPDIR:-/tmp}/bert_jax-gpu-xla}"
@@ -53,7 +54,7 @@ if [ ${#wheels[@]} -gt 0 ]; then
   if "$PYTHON" -m pip install -q --no-deps --no-index --target "$installed" "${wheels[@]}"; then
     export PYTHONPATH="$PYTHONPATH:$installed"
   else
-    echo "gpu.sh: the wheels in $WHEELS do not install: going on without them"
+    echo "gpu.sh: the wheels in $WHEELS cannot be installed; continuing without them"
   fi
 fi
 
@@ -79,15 +80,15 @@ fi
 
 has() { [[ $PARTS == *" $1 "* ]]; }
 
-# part NAME SECONDS COMMAND...: runs it with a log of its own, and says how it ended.
+# part NAME SECONDS COMMAND...: runs it, writes its output to NAME.log, and prints its outcome. On a CPU it may take longer.
 part() {
-  local name=$1 limit=$2 state=done
+  local name=$1 limit=$(($2 * (${memory:-0} ? 1 : 5))) state=done
   shift 2
   timeout "$limit" "$@" </dev/null >"$OUTPUT/$name.log" 2>&1 || state=FAILED
   echo "- $name: $state, $SECONDS s after the start"
 }
 
-# shown NAME...: the ends of their logs.
+# shown NAME...: prints the ends of these logs.
 shown() {
   local name
   for name in "$@"; do
@@ -97,29 +98,34 @@ shown() {
 }
 
 if has checks; then
-  # All at once: nothing is timed here, and most of it is compilation.
+  # At the same time: nothing is timed here, and most of the work is compilation.
   running=()
   mapfile -t tests < <(grep -rl 'mark\.gpu' tests --include='*.py')
   if [ -z "$memory" ]; then
-    echo "- tests that need a GPU: left out"
+    echo "- tests that need a GPU: skipped"
   elif [ -n "$(lacks "$PYTHON" pytest)" ] || [ ${#tests[@]} -eq 0 ]; then
-    echo "- tests that need a GPU: left out ($PYTHON has no pytest, or there are none)"
+    echo "- tests that need a GPU: skipped ($PYTHON has no pytest, or there are none)"
   else
-    # With these the tests add no flags of their own, which are for quick compilations on a CPU.
+    # These replace the flags that tests set for quick compilation on a CPU.
     XLA_FLAGS="--xla_force_host_platform_device_count=1 --xla_backend_optimization_level=3" \
       JAX_PLATFORMS=cuda,cpu part tests 120 "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider "${tests[@]}" &
     running+=($!)
   fi
-  if [ -z "$(lacks "$PYTHON" google_crc32c ml_collections tokenizers)" ] && [ -n "$memory" ]; then
-    part demo 90 "$PYTHON" -m bert_jax demo --quick --workdir="$scratch/demo" &
+  if [ -z "$(lacks "$PYTHON" google_crc32c ml_collections tokenizers)" ]; then
+    part demo 120 "$PYTHON" -m bert_jax demo --quick --workdir="$scratch/demo" &
     running+=($!)
+    if [ -n "${GLUE:-}" ]; then
+      part glue 120 "$PYTHON" -m bert_jax finetune --config=finetune/glue:mrpc --workdir="$scratch/mrpc" \
+        --model="$MODEL" --config.data_dir="$GLUE" &
+      running+=($!)
+    fi
   fi
   part attention 120 "$PYTHON" benchmarks/gpu_checks.py attention &
   running+=($!)
   part gradients 120 "$PYTHON" benchmarks/gpu_checks.py gradients "${small[@]}" &
   running+=($!)
   wait "${running[@]}"
-  for name in tests demo attention gradients; do
+  for name in tests demo glue attention gradients; do
     [ -f "$OUTPUT/$name.log" ] && shown "$name"
   done
 fi
@@ -129,7 +135,7 @@ if has profile && [ -n "$memory" ]; then
 fi
 has table || exit 0
 
-# compare VARIANTS FLAGS...: more lines of the table, in the time that is left.
+# compare VARIANTS FLAGS...: measures more lines of the table, in the remaining time.
 compare() {
   local variants=$1
   shift
@@ -138,7 +144,7 @@ compare() {
     --output="$OUTPUT" ${memory:+--memory_gib=$((memory / 1024))} "${small[@]}" "${small[@]/--small/--rounds=1}" "$@" </dev/null >"$scratch/table"
 }
 
-# What the peers compute, and the same sequences packed; then what costs less or more.
+# First the peer's setting and the same sequences packed, then cheaper and more expensive settings.
 main=padded:0.1:0.1:bfloat16,packed:0.1:0.1:bfloat16
 compare $main --kinds=matrix,train --models=base,large --lengths=512
 compare $main --kinds=train,finetune --models=base --lengths=128

@@ -116,7 +116,7 @@ def stop_of(number: int) -> BaseException:
 
 
 def _what_next() -> str:
-    again = "run the same command to go on" if _State.command in RESUMABLE else "the same command begins anew"
+    again = "run the same command to resume" if _State.command in RESUMABLE else "the command starts over"
     return f"; {again}" if _State.command else ""
 
 

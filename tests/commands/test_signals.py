@@ -47,11 +47,11 @@ def start(command, body):
 @pytest.mark.parametrize(
     "command, number, code, line",
     [
-        ("pretrain", signal.SIGTERM, 3, "stopped with nothing to save; run the same command to go on"),
-        ("data", signal.SIGTERM, 3, "stopped with nothing to save; run the same command to go on"),
-        ("embed", signal.SIGTERM, 143, "stopped by SIGTERM; the same command begins anew"),
-        ("pretrain", signal.SIGINT, 130, "interrupted; run the same command to go on"),
-        ("embed", signal.SIGINT, 130, "interrupted; the same command begins anew"),
+        ("pretrain", signal.SIGTERM, 3, "stopped with nothing to save; run the same command to resume"),
+        ("data", signal.SIGTERM, 3, "stopped with nothing to save; run the same command to resume"),
+        ("embed", signal.SIGTERM, 143, "stopped by SIGTERM; the command starts over"),
+        ("pretrain", signal.SIGINT, 130, "interrupted; run the same command to resume"),
+        ("embed", signal.SIGINT, 130, "interrupted; the command starts over"),
     ],
 )
 @pytest.mark.parametrize("body", ["python", "elsewhere"])
