@@ -12,8 +12,8 @@ from turns import BUSY
 
 OURS = "bert_jax"
 _COLUMNS = (
-    "what", "model", "rows x tokens", "rows, dropout, dtype", "who", "best (median)", "of the matrix rate",
-    "bert_jax beside it, round by round", "memory (GiB)", "compiled in",
+    "what", "model", "rows x tokens", "rows, dropout, dtype", "program", "best (median)",
+    "of the matrix rate", "bert_jax / this, round by round", "memory (GiB)", "compiled in",
 )  # fmt: skip
 _TITLES = {
     "matrix": "matrix product",
@@ -22,12 +22,13 @@ _TITLES = {
     "forward": "forward pass",
 }
 _NOTE = """\
-In turn, each in a process of its own, which stays for all rounds. Best step of all rounds, and the median of
-the rounds' medians; what stands beside a peer compares the best of each round, and above 1 bert_jax is
-faster. Padded: one sequence a row, half a row on average; packed: rows filled with such sequences, beside a
-peer that pads each. The matrix rate is the best of both sides' products of random matrices in this run, and
-the FLOPs are the model's, of whole rows, by formula. Memory is what the compiled program takes. "*": other
-processes used more than {busy:.0%} of the processors."""
+The programs run in turn, each in a process that stays for all rounds. "best" is the best step of all
+rounds, "median" the median of the rounds' medians. The ratio compares the best step of each round; above 1,
+bert_jax is faster. Padded: one sequence per row, which fills half of the row on average. Packed: rows are
+filled with such sequences, and are compared with a peer that pads each. The matrix rate is the best rate of
+both programs for products of random matrices in this run. FLOPs are computed from the model's shape, for
+whole rows. Memory is what the compiled program needs. "*": other processes used more than {busy:.0%} of the
+processors."""
 
 
 class Line:
@@ -148,7 +149,7 @@ def picture(results: Sequence[Mapping[str, Any]], path: Path, title: str) -> Non
         places = [place + (number - (len(sides) - 1) / 2) * height for place, _ in mine]
         color = figures.COLORS[number]
         widths = [statistics.median(found) - 1 for _, found in mine]
-        axis.barh(places, widths, height, left=1, color=color, alpha=0.6, label=f"beside {side}")
+        axis.barh(places, widths, height, left=1, color=color, alpha=0.6, label=f"compared with {side}")
         points = [(one, place) for place, (_, found) in zip(places, mine, strict=True) for one in found]
         axis.plot(*zip(*points, strict=True), ".", color=color, markersize=4)
     axis.axvline(1, color="black", linewidth=1)
@@ -157,7 +158,7 @@ def picture(results: Sequence[Mapping[str, Any]], path: Path, title: str) -> Non
     axis.set_yticks(range(len(labels)), labels, fontsize=8)
     axis.invert_yaxis()
     axis.legend(loc="lower right", fontsize=8, frameon=False)
-    figures.describe(axis, title, "times as fast, each round a point")
+    figures.describe(axis, title, "bert_jax / peer, a point for each round")
     figure.savefig(path, dpi=120)
 
 

@@ -241,7 +241,7 @@ class Session:
         """Returns after how many seconds a process is to be stopped; None if the time is up."""
         left = self._end - time.monotonic()
         if left <= min(turn.limit, least):
-            print(f"- {turn.title}: left out, the time is up", file=sys.stderr, flush=True)
+            print(f"- {turn.title}: skipped, no time left", file=sys.stderr, flush=True)
             return None
         return min(turn.limit, self._most, left)
 
