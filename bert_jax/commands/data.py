@@ -126,7 +126,8 @@ def warnings(manifest: dict[str, Any]) -> list[str]:
     if manifest["input_format"] == "text" and text["tokens"] > _LONG_SENTENCE * text["sentences"]:
         found.append(
             f"a line of the text has {text['tokens'] / text['sentences']:.0f} tokens on average, where one "
-            "sentence is expected: if the lines are paragraphs, give --input_format=paragraphs"
+            "sentence is expected: if lines are paragraphs, set --input_format=paragraphs, or books "
+            "if a blank line does not end a document"
         )
     for name, split in manifest["splits"].items():
         unusual = inspection.unusual_labels(manifest["nsp"], split["random_next_share"], split["sequences"])

@@ -89,7 +89,7 @@ def make(
             root = run_directory.find_root(source)
             task = pipeline or model.head.replace("_", "-")
             header = _header(run, _scores(root), task, repository or public_path(files.absolute(root)))
-            text += _training(run) + _results(root) + _limits(run)
+            text += _training(run, os.path.basename(model.source)) + _results(root) + _limits(run)
     data = huggingface_hub.ModelCardData(
         license=license or None, library_name=library, pipeline_tag=pipeline or None, tags=tags, **header
     )
@@ -182,8 +182,8 @@ def _table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
     return f"\n## {title}\n\n{''.join(lines)}"
 
 
-def _training(run: Mapping[str, Any]) -> str:
-    facts: dict[str, Any] = {"command": f"bert-jax {run['command']}"}
+def _training(run: Mapping[str, Any], step: str = "") -> str:
+    facts: dict[str, Any] = {"command": f"bert-jax {run['command']}", "weights of step": step}
     for name, field in _FACTS.items():
         value: Any = run["config"]
         for part in field.split("."):

@@ -58,6 +58,7 @@ def test_the_header_has_what_the_hub_filters_by(run, tmp_path):
     expected = {"base_model": "org/base", "datasets": ["nyu-mll/glue"], "language": ["de"], "license": "mit"}
     assert expected.items() <= card.data.to_dict().items()
     assert "| started from | org/base@c0ffee |" in card.text
+    assert f"| weights of step | {model.source.rpartition('/')[2]} |" in card.text
     results = {each.metric_type: (each.dataset_type, each.metric_value) for each in card.data.eval_results}
     found = {"matthews_correlation": ("nyu-mll/glue", 0.51234), "accuracy": ("nyu-mll/glue", 0.8)}
     assert results == found and card.data.model_name == "run"
