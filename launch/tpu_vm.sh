@@ -186,6 +186,13 @@ delete() {
   fi
 }
 
+# Prints the call of this script that runs another command on the same machine.
+again() {
+  local flags=(--name="$name" --zone="$zone")
+  ! "$queued" || flags+=(--queued)
+  quoted "$0" "$1" "${flags[@]}"
+}
+
 # Until the run is done. A preempted machine is deleted and created again. A creation that fails, as where there is no
 # capacity, is tried again without end; five other failures in a row end it.
 watch() {
@@ -199,13 +206,13 @@ watch() {
         case "$status" in
           running) failures=0 ;;
           "exit 0")
-            say "the run is done; delete the machine: $PROGRAM delete --name=$name --zone=$zone"
+            say "the run is done; delete the machine: $(again delete)"
             return
             ;;
           none) { install && start; } || code=$? ;;
           lost) start || code=$? ;;
           exit*)
-            say "the run failed with $status: read $PROGRAM logs; the machine is still there, and costs"
+            say "the run failed with $status: read $(again logs); the machine is still there, and costs"
             return 1
             ;;
           *) say "not all workers answer" ;;

@@ -300,6 +300,21 @@ def test_stop_waits_and_delete_deletes(cloud):
     assert cloud.calls()[-1] == [*VM, "delete", "pod", "--zone=us-west4-a", "--quiet"]
 
 
+def test_watch_names_the_command_that_deletes_the_machine(cloud):
+    cloud.answers(request="ACTIVE", node="READY")
+    (cloud.path / "status").write_text("exit 0\n")
+    told = cloud.run(TPU_VM, "watch", *NAME, "--queued", "--", "bert-jax").stderr
+    cloud.run("bash", "-c", told.partition("delete the machine: ")[2])
+    assert cloud.calls()[-1][:5] == [*VM[:3], "queued-resources", "delete"]
+
+
+def test_the_tutorial_shows_what_a_dry_run_prints(cloud):
+    page = (REPOSITORY / "docs" / "tutorials" / "tpu-pod.md").read_text()
+    pattern = r"```bash\nlaunch/(\S+ create --dry_run .*)\n```\n\n```text\n(.+\n)```"
+    command, shown = re.search(pattern, page).groups()
+    assert cloud.run("bash", "-c", f"{LAUNCH}/{command}").stdout == shown
+
+
 def test_a_dry_run_runs_nothing(cloud):
     shown = cloud.run(TPU_VM, "watch", *NAME, "--dry_run", "--", *NASTY).stdout
     assert cloud.calls() == []
