@@ -34,8 +34,8 @@ def define_flags(define: Define) -> None:
     config_flag.add(define, "estimate")
     define.string(
         "topology",
-        "TPU and slice shape (v4:8x8x8, v5e:4x4, v5p:4x4x4, v6e:16x16), or GPU and number, 8 per host "
-        "(a100:8, h100:8, h200:8).",
+        "TPU and slice shape (v4:8x8x8, v5e:4x4, v5p:4x4x4, v6e:16x16, tpu7x:2x2x1), or GPU and "
+        "number, 8 per host (a100:8, h100:8, h200:8).",
         required="CHIP:SHAPE for TPUs, such as v5e:4x4, or GPU:NUMBER, such as h100:8",
     )
     define.integer("slices", "Number of TPU slices.", 1)
@@ -86,6 +86,7 @@ def _estimate(flags: absl_flags.FlagValues, config: Any, chips: Any, schedules: 
         compiler_options=hardware.GPU_COMPILER_OPTIONS if on_gpus else None,
         schedules="" if on_gpus else schedules,
         memory_limit=limit,
+        device="chip" if on_gpus else chips.chip.unit,
         log=progress.log,
     )
     if config.accumulate_steps:

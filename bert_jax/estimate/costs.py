@@ -204,12 +204,14 @@ def ring_seconds(kind: str, payload: float, chip: Chip, members: Positions) -> f
 
     The data crosses the torus inside each slice, and the network between slices, where each chip sends its
     part. Along each torus dimension, a chip sends over two links if the group spans a ring, and over one if
-    it only spans a line.
+    it only spans a line. Groups with fewer than all devices of a chip share its links with others, and the
+    devices of one chip are taken to be connected as neighbors are.
     """
     numbers = {member[0] for member in members}
     slices = len(numbers)
+    link = chip.link_bandwidth * min(1.0, len(members) / (len(set(members)) * chip.devices))
     if kind == "collective-permute":
-        return payload / (chip.dcn_bandwidth if slices > 1 else chip.link_bandwidth)
+        return payload / (chip.dcn_bandwidth if slices > 1 else link)
     passes = _PASSES.get(kind, 1.0)
     inside = len(members) // slices
     seconds = 0.0
@@ -217,7 +219,7 @@ def ring_seconds(kind: str, payload: float, chip: Chip, members: Positions) -> f
         first = [position for number, position in members if number == members[0][0]]
         sides = [len(set(along)) for along in zip(*first, strict=True)]
         links = sum(2 if side >= chip.wraps_at else 1 for side in sides if side > 1) or 1
-        seconds += passes * payload * (inside - 1) / inside / (chip.link_bandwidth * links)
+        seconds += passes * payload * (inside - 1) / inside / (link * links)
     if slices > 1:
         seconds += passes * payload / inside * (slices - 1) / slices / chip.dcn_bandwidth
     return seconds

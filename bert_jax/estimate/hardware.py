@@ -46,33 +46,43 @@ _GPUS_PER_HOST = 8
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """One TPU chip as jax sees it.
+    """One TPU chip, and the device or devices that jax sees in it.
 
     Memory, peak, bandwidths and torus are from the specification tables at
-    https://docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e}, read in November 2026. The one-way rate of a link
-    is the ICI bandwidth per chip, which the tables count in both directions, divided by twice the number of
-    ports (v4: 50 GB/s in Jouppi et al. 2023, arXiv 2304.01433). The DCN rate is that of a pod divided by its
-    chips; v4's page gives none, so v5p's is used. Clock rates are those at which the matrix units reach the
-    peak; Jouppi et al. give v4's, too.
+    https://docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e,tpu7x}, read in November 2026. The one-way rate of
+    a link is the ICI bandwidth per chip, which the tables count in both directions, divided by twice the
+    number of ports (v4: 50 GB/s in Jouppi et al. 2023, arXiv 2304.01433). The DCN rate is that of a pod
+    divided by its chips; v4's page gives none, so v5p's is used. Clock rates are those at which the matrix
+    units reach the peak; Jouppi et al. give v4's, too. TPU7x is assumed to have six ports, as v5p, and as
+    many multiplications per core and cycle as v6e; both are assumptions of this table, not published.
     """
 
     name: str
     dimensions: int  # of the torus
     largest: int  # chips in a slice
-    hbm_bytes: float
-    peak_flops: float  # bfloat16 FLOP/s, and float32 at default precision
-    hbm_bandwidth: float  # bytes per second
-    link_bandwidth: float  # bytes per second along one ICI link, one way; there are two links per dimension
-    dcn_bandwidth: float  # bytes per second to other slices
+    hbm_bytes: float  # per device
+    peak_flops: float  # per device: bfloat16 FLOP/s, and float32 at default precision
+    hbm_bandwidth: float  # bytes per second, per device
+    link_bandwidth: float  # bytes per second along one ICI link, one way; a chip has two per dimension
+    dcn_bandwidth: float  # bytes per second to other slices, per device
     clock: float  # cycles per second
     wraps_at: int  # shortest side of a slice along which the torus is closed
     cores: int  # that work as one device
     one_host: tuple[str, ...]  # shapes that fit a single host and are smaller than the usual 2x2
+    devices: int = 1
+    assumed: str = ""  # values that no data sheet gives
+
+    @property
+    def unit(self) -> str:
+        """Returns what memory and rows are counted for."""
+        return "chip" if self.devices == 1 else "device"
 
 
 def _peak(name: str) -> float:
     return flops.PEAKS[f"TPU {name}"].bfloat16
 
+
+_ASSUMED = "a clock of 2.2 GHz and 100 GB/s per ICI link"  # of TPU7x
 
 CHIPS = {
     chip.name: chip
@@ -81,6 +91,7 @@ CHIPS = {
         Chip("v5e", 2, 256, 16 * _GIB, _peak("v5e"), 819e9, 50e9, 3.125e9, 1.5e9, 16, 1, ("1x1",)),
         Chip("v5p", 3, 6144, 95 * _GIB, _peak("v5p"), 2765e9, 100e9, 6.25e9, 1.75e9, 4, 2, ()),
         Chip("v6e", 2, 256, 32 * _GIB, _peak("v6e"), 1638e9, 100e9, 12.5e9, 1.75e9, 16, 1, ("1x1",)),
+        Chip("tpu7x", 3, 9216, 96 * _GIB, 1153.5e12, 3690e9, 100e9, 6.25e9, 2.2e9, 4, 1, (), 2, _ASSUMED),
     )
 }
 
@@ -99,6 +110,11 @@ class Slices:
         return math.prod(self.shape) * self.count
 
     @property
+    def size(self) -> int:
+        """Returns the number of devices in all slices."""
+        return self.chips * self.chip.devices
+
+    @property
     def text(self) -> str:
         """Returns the shape of a slice as --topology names it, such as `v5e:4x4`."""
         return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
@@ -106,7 +122,8 @@ class Slices:
     @property
     def description(self) -> dict[str, object]:
         """Returns the slices as they are described in an estimate."""
-        return {"name": self.text, "slices": self.count, "chips": self.chips}
+        described = {"name": self.text, "slices": self.count, "chips": self.chips}
+        return described | ({"devices": self.size} if self.chip.devices > 1 else {})
 
     @staticmethod
     def prepare(schedules: str = "") -> None:
@@ -150,10 +167,10 @@ class Slices:
             raise UserError(
                 f"--topology={self.text}: libtpu does not support this slice ({first_line(error)})"
             ) from error
-        if len(described.devices) != self.chips:
+        if len(described.devices) != self.size:
             raise UserError(
                 f"--topology={self.text}: libtpu describes {len(described.devices)} devices instead of "
-                f"{self.chips}; install {required_libtpu()}"
+                f"{self.size}; install {required_libtpu()}"
             )
         return described.devices
 
@@ -310,8 +327,13 @@ def _sides(name: str, count: str) -> tuple[str, str]:
     name = {"v5litepod": "v5e"}.get(name, name)
     if name not in CHIPS or not count.isdecimal():
         return name, ""
-    # v4 and v5p count cores. A power of two of chips is as near to a cube as it can be, longer sides last.
-    chips, dimensions = int(count) // CHIPS[name].cores, CHIPS[name].dimensions
+    # v4, v5p and tpu7x count cores. Slices are as near to a cube as they can be, longer sides last.
+    chip = CHIPS[name]
+    chips, dimensions = int(count) // (chip.cores * chip.devices), chip.dimensions
+    if dimensions == 3 and chips % 64 == 0 and 0 < chips <= chip.largest:  # made of cubes of 4x4x4
+        cubes = range(1, chips // 64 + 1)
+        shapes = [(a, b, len(cubes) // a // b) for a in cubes for b in cubes if len(cubes) % (a * b) == 0]
+        return name, "x".join(str(4 * side) for side in min(shapes, key=lambda shape: (sum(shape), shape)))
     powers = [(chips.bit_length() - 1 + place) // dimensions for place in range(dimensions)]
     sides = [2**power for power in powers] if chips != 4 else [2, 2, 1][:dimensions]
     return name, "x".join(map(str, sides)) if math.prod(sides) == chips else ""
@@ -342,8 +364,8 @@ def parse_topology(text: str, slices: int = 1) -> Slices | Hosts:
     ):
         raise UserError(
             f"--topology={text}: expected a TPU and the sides of a slice in chips, the first two even, such "
-            f"as v4:8x8x8, v5e:4x4, v5p:4x4x4, v6e:16x16 or v5e:1x1, or an accelerator type such as "
-            f"v5litepod-16; or, without --slices, one of "
+            f"as v4:8x8x8, v5e:4x4, v5p:4x4x4, v6e:16x16, tpu7x:2x2x1 or v5e:1x1, or an accelerator type "
+            f"such as v5litepod-16; or, without --slices, one of "
             f"{', '.join(GPUS)} and a number, up to {_GPUS_PER_HOST} or a multiple of it, such as h100:8"
         )
     if slices < 1:

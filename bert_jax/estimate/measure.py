@@ -111,14 +111,14 @@ def _tpu_figures(program: Compiled, step: TrainStep, slices: Slices, price: floa
         "operations_without_estimate": compute.added,
         "loops_of_unknown_length": compute.unknown_loops,
         "flops": {"model": model_flops},
-        "mfu": model_flops / (seconds * chip.peak_flops * slices.chips),
+        "mfu": model_flops / (seconds * chip.peak_flops * slices.size),
         "sequences_per_second": rows_per_second * step.rows.sequences,
         "tokens_per_second": rows_per_second * step.rows.length * step.rows.fill,
         "hours": hours,
         "chip_hours": hours * slices.chips,
         "cost": None if price is None else hours * slices.chips * price,
         "collectives": _sum_up(traffic),
-    }
+    } | ({"assumed": chip.assumed} if chip.assumed else {})
 
 
 def _gpu_figures(program: Compiled, step: TrainStep, hosts: Hosts) -> dict[str, Any]:
@@ -188,6 +188,7 @@ def lines(result: dict[str, Any]) -> list[str]:
     on_gpus = "hosts" in topology
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     unit, group = ("GPU", "host") if on_gpus else ("chip", "slice")
+    devices = f", {topology['devices']} devices" if "devices" in topology else ""
     mesh = " ".join(f"{axis}={size}" for axis, size in result["mesh"].items())
     parts = f" in {result['accumulate_steps']} parts" if result["accumulate_steps"] > 1 else ""
     titled = [
@@ -203,15 +204,15 @@ def lines(result: dict[str, Any]) -> list[str]:
             "hardware",
             [
                 f"{topology['name']}, {counted(topology[f'{group}s'], group)}, "
-                f"{counted(topology['chips'], unit)}; mesh {mesh}"
+                f"{counted(topology['chips'], unit)}{devices}; mesh {mesh}"
             ],
         ),
         (
             "batch",
             [
                 f"{counted(result['batch_size'], 'row')} of {rows['length']}, {result['rows_per_chip']} per "
-                f"chip{parts}; {rows['sequences']:.2f} sequences per row, {rows['fill']:.1%} filled, "
-                f"{rows['predictions']} predicted ({rows['source']})"
+                f"{_unit(result)}{parts}; {rows['sequences']:.2f} sequences per row, {rows['fill']:.1%} "
+                f"filled, {rows['predictions']} predicted ({rows['source']})"
             ],
         ),
         ("memory", _memory(result)),
@@ -225,24 +226,29 @@ def lines(result: dict[str, Any]) -> list[str]:
     ]
 
 
+def _unit(result: dict[str, Any]) -> str:
+    return "device" if "devices" in result["topology"] else "chip"
+
+
 def _memory(result: dict[str, Any]) -> list[str]:
+    unit = _unit(result)
     memory, available, whole = (result[f"{name}_bytes"] for name in ("memory", "memory_limit", "hbm"))
     of_whole = f", {available / whole:.0%} of {_gib(whole)}" if available < whole else ""
     if result["fits"]:
         parts = ", ".join(f"{name} {_gib(size)}" for name, size in memory.items() if name != "total")
-        texts = [f"fits: {_gib(memory['total'])} of {_gib(available)} GiB per chip{of_whole}", parts]
+        texts = [f"fits: {_gib(memory['total'])} of {_gib(available)} GiB per {unit}{of_whole}", parts]
     else:
         texts = [
-            f"DOES NOT FIT: needs {_gib(memory['total'])} GiB per chip; available: "
+            f"DOES NOT FIT: needs {_gib(memory['total'])} GiB per {unit}; available: "
             f"{_gib(memory['available'])}{of_whole}"
         ]
     if "largest_batch" in result:
         largest = result["largest_batch"]
         texts.append(
             f"the largest batch that fits, to within an eighth: {counted(largest['batch_size'], 'row')}, "
-            f"{largest['rows_per_chip']} per chip"
+            f"{largest['rows_per_chip']} per {unit}"
             if largest["batch_size"]
-            else "not even one row per chip fits: split the model, with --config.mesh.fsdp or "
+            else f"not even one row per {unit} fits: split the model, with --config.mesh.fsdp or "
             "--config.mesh.tensor, or set --config.model.remat=full"
         )
     return texts
@@ -269,7 +275,7 @@ def _times(result: dict[str, Any]) -> list[tuple[str, list[str]]]:
     step = [
         f"{_ms(seconds['step'])} by the compiler's cycles: computation {_ms(seconds['compute'])}, Pallas "
         f"kernels {_ms(seconds['kernels'])}, operations without an estimate "
-        f"{_ms(seconds['without_estimate'])}, waiting for other chips "
+        f"{_ms(seconds['without_estimate'])}, waiting for other {_unit(result)}s "
         f"{_ms(seconds['collectives_waited_for'])}",
     ]
     if added := result["operations_without_estimate"]:
@@ -291,6 +297,7 @@ def _times(result: dict[str, Any]) -> list[tuple[str, list[str]]]:
         for entry in result["collectives"]
     ]
     step += _unknown_loops(result)
+    step += [f"assumed, not in the data sheet: {result['assumed']}"] if "assumed" in result else []
     return [("traffic", traffic or ["none"]), ("step", step), ("speed", [speed]), ("run", [run])]
 
 

@@ -106,6 +106,7 @@ class TrainStep:
         schedules: the folder of `hardware.Slices.prepare`, if any.
         memory_limit: bytes per chip; a program that needs more does not fit. None if the compiler itself
             refuses such programs.
+        device: the word for a device in lines of the log.
         log: called with one line before each compilation and with its result.
 
     Raises:
@@ -121,12 +122,13 @@ class TrainStep:
         compiler_options: dict[str, Any] | None = None,
         schedules: str = "",
         memory_limit: float | None = None,
+        device: str = "chip",
         log: Callable[[str], None] = lambda line: None,
     ):
         self.config, self.rows, self._log = config, rows, log
         self._compiled: dict[int, Compiled | DoesNotFit] = {}  # by batch size
         self._compiler_options, self.memory_limit = compiler_options, memory_limit
-        self._schedules = schedules
+        self._schedules, self._device = schedules, device
         self.model = from_dict(config.model.to_dict() | {"vocab_size": rows.vocab_size})
         masking = config.masking.options(rows.length)
         if rows.max_predictions:
@@ -178,8 +180,9 @@ class TrainStep:
         if batch_size not in self._compiled:
             parts = self.config.accumulate_steps
             sharding.check_batch_size(batch_size, self.mesh, parts)
-            per_chip = f"{self.rows_per_chip(batch_size)} per chip" + f" in {parts} parts" * (parts > 1)
-            self._log(f"compiling for {counted(batch_size, 'row')}, {per_chip}")
+            share = f"{self.rows_per_chip(batch_size)} per {self._device}"
+            share += f" in {parts} parts" * (parts > 1)
+            self._log(f"compiling for {counted(batch_size, 'row')}, {share}")
             found = self._compile(batch_size)
             limit = self.memory_limit or math.inf
             if isinstance(found, Compiled) and found.memory["total"] > limit:
@@ -187,9 +190,9 @@ class TrainStep:
             self._compiled[batch_size] = found
             if isinstance(found, Compiled):
                 needed = found.memory["total"] / 2**30
-                self._log(f"fits: {needed:.2f} GiB per chip, compiled in {found.seconds:.0f} s")
+                self._log(f"fits: {needed:.2f} GiB per {self._device}, compiled in {found.seconds:.0f} s")
             else:
-                self._log(f"does not fit: {found.needed / 2**30:.2f} GiB per chip")
+                self._log(f"does not fit: {found.needed / 2**30:.2f} GiB per {self._device}")
         return self._compiled[batch_size]
 
     def _compile(self, batch_size: int) -> Compiled | DoesNotFit:

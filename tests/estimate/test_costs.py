@@ -212,6 +212,22 @@ def test_seconds(kind, positions, expected):
     assert costs.ring_seconds(kind, 1e9, V5E, positions) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    "kind, positions, expected",
+    [
+        # One of the two devices of each chip leaves half of the link to the other.
+        ("all-reduce", [(0, (x, 0, 0)) for x in range(2)], 2 * 1 / 2 / 50),
+        ("all-reduce", [(0, (x, 0, 0)) for x in range(2) for core in range(2)], 2 * 3 / 4 / 100),
+        ("all-gather", [(0, (0, 0, 0)) for core in range(2)], 1 / 2 / 100),
+        ("collective-permute", [(0, (0, 0, 0)), (0, (1, 0, 0))], 1 / 50),
+        ("collective-permute", [(0, (0, 0, 0)), (1, (0, 0, 0))], 1 / 6.25),
+    ],
+    ids=["one of two", "both", "on one chip", "neighbor", "next slice"],
+)
+def test_devices_of_one_chip_share_its_links(kind, positions, expected):
+    assert costs.ring_seconds(kind, 1e9, CHIPS["tpu7x"], positions) == pytest.approx(expected)
+
+
 def test_a_reduce_scatter_as_the_compiler_fuses_it():
     text = """\
 %all-reduce-scatter (input: f32[128,512]) -> f32[64,512] {

@@ -114,6 +114,19 @@ def test_rates_follow_from_the_step(step, result):
     assert result["mfu"] == pytest.approx(result["flops"]["model"] / (seconds * 8 * 197e12))
 
 
+def test_chips_with_two_devices(step, result):
+    """Rates and memory are per device, hours and price per chip."""
+    found = measure.estimate(step, Slices(CHIPS["tpu7x"], (2, 2, 1)), price=2.0)
+    seconds = found["seconds"]["step"]
+    assert found["topology"] == {"name": "tpu7x:2x2x1", "slices": 1, "chips": 4, "devices": 8}
+    assert found["mfu"] == pytest.approx(found["flops"]["model"] / (seconds * 4 * 2307e12))
+    assert found["chip_hours"] == pytest.approx(4 * seconds) and found["cost"] == pytest.approx(8 * seconds)
+    assert found["memory_bytes"] == result["memory_bytes"] and found["hbm_bytes"] == 96 * 2**30
+    text = "\n".join(measure.lines(found))
+    assert "4 per device" in text and "of 96.00 GiB per device" in text and "2.2 GHz" in text
+    assert "per chip" not in text and "assumed" not in "\n".join(measure.lines(result))
+
+
 @pytest.mark.long
 def test_the_fewest_parts_that_fit():
     """A run with accumulate_steps=0, and a chip with room for 400 bytes beside the state and the batch."""
