@@ -36,22 +36,22 @@ def load(
     Args:
         path: a WordPiece vocab.txt, a SentencePiece .model, the tokenizer.json of byte-level BPE, or a
             directory with one of FILE_NAMES or with vocab.json and merges.txt; a local path or a URL.
-            The settings of a Hugging Face folder are those of its files; see `huggingface.read_tokenizer`.
-        lower_case: whether text is lower-cased; None for the setting of a folder, or to detect it from the
+            The settings of a Hugging Face folder are read from its files; see `huggingface.read_tokenizer`.
+        lower_case: whether text is lower-cased. None uses the setting of a folder, or detects it from the
             vocabulary.
         strip_accents: whether accents are removed; None means the same as `lower_case`.
-        template: how rows are assembled, which depends on the model family; None for that of a folder or of
-            tokenizer.json, and for BERT's with another kind of vocabulary.
+        template: how rows are assembled, which depends on the model family. None uses the template of a
+            folder or of tokenizer.json, and BERT's template with another kind of vocabulary.
         normalizer: how text is normalized, which depends on the model family: "bert", or, with a
-            SentencePiece model, "albert". "" is that of a folder, else "bert".
+            SentencePiece model, "albert". "" uses the normalizer of a folder, or else "bert".
         log: called with one line of text for each notice about a folder.
 
     Returns:
         The tokenizer. It can be pickled; the process that unpickles it reads the file again.
 
     Raises:
-        UserError: there is no such file, or it is not a vocabulary that BERT can use; the message says what
-            is wrong.
+        UserError: the file does not exist, or is not a vocabulary that BERT can use. The message gives the
+            reason.
     """
     path = os.fspath(path)
     if not path:
@@ -79,10 +79,10 @@ def restore(path: str | os.PathLike, settings: Mapping[str, Any]) -> Tokenizer:
 
     Args:
         path: its vocabulary.
-        settings: the description; entries that are missing have their default values.
+        settings: the description. Missing entries have their default values.
 
     Raises:
-        UserError: see `load`; also a file whose digest differs from the description's.
+        UserError: see `load`; also if the file's digest differs from the digest in the description.
     """
     names = ("lower_case", "strip_accents")
     options = {name: settings[name] for name in names if name in settings}

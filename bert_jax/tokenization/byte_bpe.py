@@ -4,8 +4,8 @@ A text is split into words by GPT-2's pattern, where a word includes the space b
 word are joined by merges (Radford et al. 2019, section 2.2; Liu et al. 2019, section 4.4). Since every byte
 has a token, no text is unknown, and decoding restores it exactly.
 
-A run has tokenizer.json, in the form of `tokenizers` and of transformers. RoBERTa was released with
-vocab.json, which has the tokens with their ids, and merges.txt, with the merges in the order of their rank.
+A run stores a tokenizer.json, the file format of `tokenizers` and transformers. RoBERTa was released with
+vocab.json, which maps tokens to ids, and merges.txt, which lists the merges in the order of their rank.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ WORD_START = "\u0120"  # stands for a space
 ALPHABET = frozenset(pre_tokenizers.ByteLevel.alphabet())  # the characters that stand for the 256 bytes
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
 
-# The spellings of special tokens, as RoBERTa and as BERT and ModernBERT have them, in the order of the ids in
-# a new vocabulary. RoBERTa's first four have these ids in fairseq.
+# The spellings of special tokens in RoBERTa, and in BERT and ModernBERT, in the order of the ids in a new
+# vocabulary. RoBERTa's first four have these ids in fairseq.
 ROBERTA_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
 BERT_TOKENS = {"cls": "[CLS]", "pad": "[PAD]", "sep": "[SEP]", "unk": "[UNK]", "mask": "[MASK]"}
 _SPELLINGS = {role: (token, BERT_TOKENS[role]) for role, token in ROBERTA_TOKENS.items()}
@@ -41,17 +41,17 @@ _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": T
 class ByteBpeTokenizer(Tokenizer):
     """A tokenizer with a tokenizer.json of byte-level BPE.
 
-    The tokens equal those of transformers, except for special tokens that are spelled out in a text: see
-    `encode_batch`. Whitespace is part of the tokens, so that a blank text has tokens, and a word has other
-    tokens after a space than at the beginning of a text. A lone surrogate, which does not occur in UTF-8
-    text, is encoded as U+FFFD. A byte for which the vocabulary has no token is the unknown token.
+    The tokens are the same as in transformers, except for special tokens that are spelled out in a text; see
+    `encode_batch`. Whitespace is part of the tokens, so a blank text has tokens, and a word has different
+    tokens after a space and at the beginning of a text. A lone surrogate, which does not occur in UTF-8
+    text, is encoded as U+FFFD. A byte without a token in the vocabulary becomes the unknown token.
 
     The offsets do not include spaces: a token that is only a space has an empty span where the next one
     begins. The tokens of a character that is split into several all have the span of that character.
 
     Raises:
-        UserError: the file is missing, is not byte-level BPE, or lacks a special token; or the text shall be
-            lower-cased or stripped of accents.
+        UserError: the file is missing, is not byte-level BPE, or lacks a special token; or lower-casing or
+            stripping of accents is requested.
     """
 
     kind = "bpe"
@@ -93,7 +93,7 @@ class ByteBpeTokenizer(Tokenizer):
             model: Any = self._rust.model
             model.unk_token = self.special_tokens["unk"]
         starts = {*added, *self.special_tokens.values()}
-        # Added tokens are spelled as text, and others as the characters that stand for their bytes.
+        # Added tokens are spelled as text, the other tokens as the characters that stand for their bytes.
         bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         self._as_bytes = {token: bytes_of.pre_tokenize_str(token)[0][0] for token in starts}
         self.is_continuation = np.array(
@@ -112,14 +112,14 @@ class ByteBpeTokenizer(Tokenizer):
 
     @property
     def prefix_space(self) -> bool:
-        """Whether a space is put before a text that begins with none: transformers' add_prefix_space."""
+        """Whether a text without a leading space gets one: add_prefix_space in transformers."""
         return prefix_space(self._content)
 
     @property
     def is_plain(self) -> bool:
-        """Whether vocab.json and merges.txt suffice but for `prefix_space`.
+        """Whether vocab.json, merges.txt and `prefix_space` describe the tokenizer completely.
 
-        The text is not normalized then, and is split as for GPT-2.
+        In this case the text is not normalized, and is split as for GPT-2.
         """
         given = _BYTE_LEVEL | self._content["pre_tokenizer"] | {"add_prefix_space": False}
         return given == _BYTE_LEVEL and not self._content.get("normalizer")
@@ -135,7 +135,7 @@ class ByteBpeTokenizer(Tokenizer):
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns the ids and the spans of the tokens of each text; see `Tokenizer`."""
         found = super().encode_with_offsets(texts)
-        if self.prefix_space:  # The library takes the space of a text itself for one that was put before it.
+        if self.prefix_space:  # The library mistakes a leading space of the text for an added one.
             for text, (_, offsets) in zip(texts, found, strict=True):
                 if text.startswith(" "):
                     offsets[:1] = np.maximum(offsets[:1], 1)
@@ -209,12 +209,12 @@ def byte_levels(content: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def prefix_space(content: Mapping[str, Any]) -> bool:
-    """Returns whether a tokenizer.json puts a space before a text that does not begin with one."""
+    """Returns whether a tokenizer.json adds a space to a text that does not begin with one."""
     return any(step.get("add_prefix_space") for step in byte_levels(content))
 
 
 def with_prefix_space(content: Mapping[str, Any], value: bool) -> dict[str, Any]:
-    """Returns a tokenizer.json that puts a space before a text, or does not; see `prefix_space`."""
+    """Returns a tokenizer.json with the given value of `prefix_space`."""
     changed = copy.deepcopy(dict(content))
     for step in byte_levels(changed):
         step["add_prefix_space"] = value
@@ -236,7 +236,7 @@ def _post_processor(
 def template_processing(
     template: templates.Template, special: Mapping[str, tuple[str, int]]
 ) -> processors.TemplateProcessing:
-    """Returns what assembles rows in tokenizer.json; `special` has (spelling, id) by role."""
+    """Returns the post-processor that assembles rows; `special` has (spelling, id) by role."""
 
     def spelled(which: str) -> str:
         places = template.places(which)
@@ -252,7 +252,7 @@ def load_rust(content: Mapping[str, Any], path: str) -> tokenizers.Tokenizer:
     """Returns the tokenizer of a tokenizer.json; `path` is for error messages."""
     try:
         rust = tokenizers.Tokenizer.from_str(json.dumps(content))
-    except BaseException as error:  # the library has no class for them, and Rust panics are no Exception
+    except BaseException as error:  # the library defines no class, and a Rust panic is not an Exception
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
         raise UserError(f"{path}: it is damaged, or of another version ({error})") from None

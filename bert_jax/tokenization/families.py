@@ -22,11 +22,11 @@ class Kind:
     """A kind of tokenizer, whose vocabulary is one file.
 
     Attributes:
-        tokenizer: returns its class, which a path and the flags `lower_case` and `strip_accents` (None to
-            detect them) are passed to.
+        tokenizer: returns its class. The arguments of the class are a path and the flags `lower_case` and
+            `strip_accents` (None to detect them).
         file: the name of the vocabulary in record directories and work directories. Its ending indicates the
-            kind, so no two kinds have the same.
-        released: the names in the folders of released models; an export has the first one.
+            kind, so each kind has a different ending.
+        released: the names in the folders of released models. An export uses the first one.
     """
 
     tokenizer: Callable[[], type[Tokenizer]]
@@ -58,15 +58,15 @@ def of_file(path: str | os.PathLike) -> Kind:
 
 
 def load_file(path: str, *options: Any) -> Tokenizer:
-    """Returns the tokenizer of a vocabulary file; the options are those of `Tokenizer`, in its order."""
+    """Returns the tokenizer of a vocabulary file; `options` are arguments of `Tokenizer` after the path."""
     return of_file(path).tokenizer()(path, *options)
 
 
 def find(folder: str | os.PathLike, kind: str = "") -> str | None:
     """Returns the path of the vocabulary in a folder, preferably of one kind, or None if there is none.
 
-    If the folder has no vocabulary that is one file, and has the vocab.json and merges.txt of byte-level BPE,
-    the path is that of a temporary tokenizer.json with their content.
+    If no vocabulary is a single file, and the folder has the vocab.json and merges.txt of byte-level BPE,
+    their content is written to a temporary tokenizer.json, and its path is returned.
     """
     preferred = (KINDS[kind].file, *KINDS[kind].released) if kind else ()
     paths = (os.path.join(folder, name) for name in (*preferred, *FILE_NAMES))
@@ -80,8 +80,8 @@ class TokenizerRecord:
 
     Attributes:
         class_name: the class in tokenizer_config.json for a vocabulary of this kind.
-        kind: a key of `KINDS`. A model may also have a vocabulary of another kind, whose class in
-            tokenizer_config.json is then that of the kind.
+        kind: a key of `KINDS`. A model may also have a vocabulary of another kind. The class in
+            tokenizer_config.json then depends on that kind.
         template: how rows are assembled in new models, and in folders with a vocabulary of this kind.
         normalizer: how text is normalized with a vocabulary of this kind.
         fields: further fields of tokenizer_config.json.
@@ -102,8 +102,8 @@ class TokenizerRecord:
         return self.normalizer if self.has_kind_of(path) else ""
 
 
-_NO_TYPES = {"model_input_names": ["input_ids", "attention_mask"]}  # of a tokenizer without token types
-# By the model_type of config.json.
+_NO_TYPES = {"model_input_names": ["input_ids", "attention_mask"]}  # for a tokenizer without token types
+# The keys are the model_type of config.json.
 RECORDS: Mapping[str, TokenizerRecord] = {
     "bert": TokenizerRecord("BertTokenizer"),
     "roberta": TokenizerRecord("RobertaTokenizer", "bpe", templates.ROBERTA, fields=_NO_TYPES),

@@ -23,12 +23,12 @@ from bert_jax.tokenization.wordpiece import MAX_WORD_CHARACTERS
 CONFIG = "config.json"
 ADDED_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of a token in tokenizer.json
 
-# The classes of transformers whose ids bert_jax has. The last two are one, in versions 4 and 5: that of any
-# tokenizer.json.
+# The classes of transformers whose ids bert_jax reproduces. The last two are the names in versions 4 and 5 of
+# the class for any tokenizer.json.
 _OF_TOKENIZER_JSON = ("PreTrainedTokenizer", "TokenizersBackend")
 _CLASSES = sorted({one.class_name for one in RECORDS.values()} - {"PreTrainedTokenizerFast"})
 _CLASSES += _OF_TOKENIZER_JSON
-# Classes that give a text the ids of another one.
+# Classes that tokenize in the same way as another class.
 _SAME = {f"{name}Tokenizer": "RobertaTokenizer" for name in ("Bart", "GPT2", "LED", "Longformer")} | {
     f"{name}Tokenizer": "BertTokenizer"
     for name in (
@@ -37,11 +37,11 @@ _SAME = {f"{name}Tokenizer": "RobertaTokenizer" for name in ("Bart", "GPT2", "LE
     )
 }
 
-# How the text of a SentencePiece model is normalized, by the class.
+# The normalizer of a SentencePiece model by tokenizer class.
 _NORMALIZERS = {one.class_name: one.normalizer for one in RECORDS.values() if one.normalizer}
 
-# What the files say, if they say it, where a text has the ids and the positions of bert_jax: of any
-# tokenizer, and of WordPiece.
+# The only supported values of settings, where the files have them: for any tokenizer, and for WordPiece. With
+# other values, a text would have other ids or positions than in bert_jax.
 _ANY = {"truncation_side": "right", "padding_side": "right", "remove_space": True, "split_by_punct": False}
 _WORD_PIECES = {
     "do_basic_tokenize": True,
@@ -69,18 +69,18 @@ def read_tokenizer(
 ) -> Tokenizer | None:
     """Returns the tokenizer of a folder; None if the folder has no vocabulary.
 
-    The vocabulary is a file of the family's kind, else of another kind, else that of tokenizer.json. The
-    settings for lower-casing and accents are those of tokenizer_config.json, unless its class reads
-    tokenizer.json alone, else those of tokenizer.json, else they are detected from the vocabulary. Rows are
-    assembled by the template of the family; with a vocabulary of another kind, or a WordPiece one of a class
-    that reads tokenizer.json alone, by that of tokenizer.json, else by that of the tokenizer.
+    The vocabulary is a file of the family's kind, else of another kind, else it is read from tokenizer.json.
+    The settings for lower-casing and accents are read from tokenizer_config.json, unless its class only reads
+    tokenizer.json, else from tokenizer.json, else they are detected from the vocabulary. Rows follow the
+    family's template. With a vocabulary of another kind, or a WordPiece vocabulary of a class that only reads
+    tokenizer.json, they follow the template in tokenizer.json, or else the tokenizer's default template.
 
-    Tokens that were added to a WordPiece vocabulary follow it, as words. Those that are then not found in
-    text, or not within words, are logged. In `added_tokens` they have the form of tokenizer.json.
+    Tokens that were added to a WordPiece vocabulary are appended to it as words. A warning lists added tokens
+    that are then not recognized in text, or not within words. `added_tokens` keeps the tokenizer.json form.
 
     Args:
         folder: a local path or a URL.
-        record: the tokenizer of the family; None for that of the family in config.json, else for BERT's.
+        record: the tokenizer of the family. None chooses it by config.json, with BERT's as the default.
         log: called with one line of text for each notice.
         lower_case: replaces the folder's settings for lower-casing and, with `strip_accents`, for accents.
         strip_accents: replaces the folder's setting for accents.
@@ -88,8 +88,8 @@ def read_tokenizer(
         normalizer: replaces the normalizer of the folder.
 
     Raises:
-        UserError: the tokenizer is of a class of transformers, or has settings or special tokens, that give a
-            text other ids.
+        UserError: the class in transformers, the settings or the special tokens of the tokenizer would give
+            a text other ids.
     """
     try:
         stated = _Stated(folder, record)
@@ -127,11 +127,11 @@ def read_tokenizer(
 
 
 class _Stated:
-    """What the files of a folder say of its tokenizer. A method for each thing decides which file says it."""
+    """The settings of a folder's tokenizer. Each method reads one of them and decides between the files."""
 
     def __init__(self, folder: str, record: TokenizerRecord | None):
         there = files.names(folder)
-        # Empty if there is no such file.
+        # A mapping is empty if the folder does not have the file.
         self.settings, self.rust, self.config = (
             json_files.read(os.path.join(folder, name)) if name in there else {}
             for name in ("tokenizer_config.json", "tokenizer.json", CONFIG)
@@ -141,10 +141,10 @@ class _Stated:
 
     @functools.cached_property
     def class_name(self) -> str:
-        """Returns the class in transformers, without the suffix "Fast"; "" if no file says it.
+        """Returns the class in transformers, without the suffix "Fast"; "" if no file names it.
 
         Raises:
-            UserError: bert_jax has no such tokenizer.
+            UserError: bert_jax does not support this class.
         """
         name = self.settings.get("tokenizer_class") or self.config.get("tokenizer_class") or ""
         name = name.removesuffix("Fast").removesuffix("Legacy")
@@ -162,18 +162,18 @@ class _Stated:
         if path is None and not self.rust:
             return None
         class_name = self.class_name or self.record.class_name
-        # A tokenizer.json with the vocabulary of another kind is read only if there is no other file.
+        # A tokenizer.json with the vocabulary of another kind is read only if no other file exists.
         of_bpe = not self.rust or (self.rust.get("model") or {}).get("type") == "BPE"
         if path is None or (path.endswith("tokenizer.json") and not of_bpe):
             return _extract_vocabulary(self.rust, self.folder)
-        # Only RobertaTokenizer does not take this setting from tokenizer.json.
+        # All classes except RobertaTokenizer read this setting from tokenizer.json.
         own_space = not self.rust or class_name == "RobertaTokenizer"
         if of_file(path) is KINDS["bpe"] and own_space:
             return _with_prefix_space(path, bool(self.settings.get("add_prefix_space")))
         return path
 
     def check(self, path: str) -> None:
-        """Raises UserError for settings that give a text other ids or positions than those of bert_jax."""
+        """Raises UserError for settings that would give a text other ids or positions than in bert_jax."""
         given: dict[str, Any] = {x: self.settings.get(x) for x in ("remove_space", "split_by_punct")}
         for name in ("truncation", "padding"):
             side = (
@@ -183,7 +183,7 @@ class _Stated:
         if of_file(path) is KINDS["wordpiece"]:
             model, normalizer = self.rust.get("model") or {}, self._bert_normalizer()
             given |= {name: self._settings_of(path).get(name) for name in _WORD_PIECES}
-            # BertTokenizer has a default of its own.
+            # BertTokenizer has a default for this setting, and does not read it from tokenizer.json.
             if given["tokenize_chinese_chars"] is None and self.class_name in ("", *_OF_TOKENIZER_JSON):
                 given["tokenize_chinese_chars"] = normalizer.get("handle_chinese_chars")
             if model.get("type", "WordPiece") == "WordPiece":  # not the tokenizer of another vocabulary
@@ -201,15 +201,15 @@ class _Stated:
                 )
 
     def normalizer(self, path: str) -> str:
-        """Returns how the text of a vocabulary is normalized."""
+        """Returns the name of the normalizer for a vocabulary."""
         name = self.record.normalizer_of(path)
         if path.endswith(".model"):
             name = _NORMALIZERS.get(self.class_name, name)
-        # AlbertTokenizer has no field strip_accents. Where bert_jax writes it, text is normalized as BERT's.
+        # AlbertTokenizer has no field strip_accents. If bert_jax wrote this field, the normalizer is BERT's.
         return "" if name == "albert" and "strip_accents" in self.settings else name
 
     def case_and_accents(self, path: str, normalizer: str) -> tuple[bool | None, bool | None]:
-        """Returns whether text is lower-cased and whether accents are removed; None to detect it."""
+        """Returns whether text is lower-cased and whether accents are removed; None if to be detected."""
         settings = self._settings_of(path)
         if normalizer == "albert":
             steps = {"Lowercase", "StripAccents"}
@@ -227,11 +227,11 @@ class _Stated:
         return settings.get("do_lower_case", stated.get("lowercase")), strip_accents
 
     def template(self, path: str, special: Mapping[str, str]) -> templates.Template | None:
-        """Returns how tokenizer.json assembles rows; None if it does not say it.
+        """Returns the template of rows in tokenizer.json; None if it has no template.
 
         Raises:
-            UserError: it does not say it, and the class in transformers then adds no special tokens; or it
-                describes rows that are not supported.
+            UserError: the template is missing, and the class in transformers then adds no special tokens; or
+                the template is not supported.
         """
         if not self.rust.get("post_processor"):
             if self.is_of_tokenizer_json(path):
@@ -252,7 +252,7 @@ class _Stated:
         return sorted(found.values(), key=lambda one: one["id"])
 
     def is_of_tokenizer_json(self, path: str) -> bool:
-        """Returns whether the class in transformers reads tokenizer.json alone, and it is WordPiece."""
+        """Returns whether this is a WordPiece vocabulary of a class that only reads tokenizer.json."""
         is_wordpiece = of_file(path) is KINDS["wordpiece"]
         return is_wordpiece and bool(self.rust) and self.class_name in _OF_TOKENIZER_JSON
 
@@ -273,7 +273,7 @@ class _Stated:
                 )
 
     def _settings_of(self, path: str) -> Mapping[str, Any]:
-        """Returns tokenizer_config.json, as far as the class reads it for a vocabulary."""
+        """Returns tokenizer_config.json; empty if the class does not read it for this vocabulary."""
         return {} if self.is_of_tokenizer_json(path) else self.settings
 
     def _bert_normalizer(self) -> Mapping[str, Any]:
@@ -284,7 +284,7 @@ class _Stated:
 def _with_added_tokens(
     tokenizer: Tokenizer, added: Sequence[dict[str, Any]], load: Callable[[str], Tokenizer]
 ) -> Tokenizer:
-    """Returns a WordPiece tokenizer with added tokens; those that follow its vocabulary become words."""
+    """Returns a WordPiece tokenizer with added tokens, which become words if their ids follow its own ids."""
     size, tokens = tokenizer.vocab_size, tokenizer.tokens
     beyond = {one["content"]: one["id"] for one in added if one["id"] >= size}
     follow = list(beyond.values()) == [*range(size, size + len(beyond))]
@@ -297,7 +297,7 @@ def _with_added_tokens(
 
 
 def _with_prefix_space(path: str, value: bool) -> str:
-    """Returns the path of a tokenizer.json that puts a space before a text, or does not."""
+    """Returns the path of a tokenizer.json with the given value of `byte_bpe.prefix_space`."""
     content = json_files.read(path, {})
     if byte_bpe.prefix_space(content) == value:
         return path
@@ -347,7 +347,7 @@ def _sentence_piece_model(rust: Mapping[str, Any]) -> bytes:
         if piece in special or piece == unknown:
             kind = kinds.UNKNOWN if piece == unknown else kinds.CONTROL
         model.pieces.add(piece=piece, score=score, type=kind)
-    # Words are split at any whitespace there, which a model without a charsmap does not do.
+    # That tokenizer splits words at any whitespace, which a model without a charsmap does not do.
     model.normalizer_spec.name = SPLIT_WHITESPACE
     for step in _steps(rust.get("normalizer")):
         if step.get("type") == "NFC":

@@ -28,13 +28,13 @@ SPECIAL_TOKENS = {role: f"[{role.upper()}]" for role in ("pad", "unk", "cls", "s
 class Tokenizer(abc.ABC):
     """Converts text to token ids and back, using a vocabulary file.
 
-    A subclass implements `_parse`, which sets the tokenizer `_rust` of the library `tokenizers`, and `_join`;
-    or it has another library, and also implements `_encode_plain` and `encode_with_offsets`.
+    A subclass implements `_parse`, which sets the tokenizer `_rust` of the library `tokenizers`, and `_join`.
+    A subclass that uses another library also implements `_encode_plain` and `encode_with_offsets`.
 
     Args:
         path: the vocabulary file, a local path or a URL.
-        lower_case: whether text is lower-cased. None detects it: yes for a vocabulary that, but for a few
-            stray tokens, has no upper-case letters.
+        lower_case: whether text is lower-cased. None lower-cases if the vocabulary has no upper-case letters,
+            except for a few stray tokens.
         strip_accents: whether accents are removed. None means the same as `lower_case`.
         template: how rows are assembled; None for `default_template`.
         normalizer: one of `normalizers`; "" for the first.
@@ -44,7 +44,7 @@ class Tokenizer(abc.ABC):
         continuation, word_start: the marks at the beginning of tokens that continue or start a word, or "".
         released_name: the name of the file in released models; "" for the first one of the kind.
         states_template: whether files of this kind say how rows are assembled.
-        keeps_case: why text is neither lower-cased nor stripped of accents, for messages; "" if it may be.
+        keeps_case: for error messages, why lower-casing and stripping accents are not supported; else "".
         digest: the SHA-256 digest of the file's bytes in hexadecimal.
         tokens: the tokens by id.
         is_continuation: bool [vocab_size]; True for tokens that continue a word.
@@ -53,9 +53,9 @@ class Tokenizer(abc.ABC):
         special_ids: the ids of the special tokens by role; each is also an attribute, such as `pad_id`.
         layout: the template with the ids of this vocabulary.
         added_tokens: tokens of this vocabulary that other programs find in a text before it is split into
-            words, in the form of tokenizer.json. Here they are text. A run does not record them.
+            words, in the form of tokenizer.json. bert_jax treats them as text. A run does not record them.
         mask_strips: whether a mask in a text includes the whitespace before it, and whether it includes the
-            whitespace after it, which makes a difference for byte-level BPE only.
+            whitespace after it. It only makes a difference for byte-level BPE.
 
     Raises:
         UserError: the file is missing, empty or not a vocabulary of this kind, or lacks a special token.
@@ -156,7 +156,7 @@ class Tokenizer(abc.ABC):
         """Returns the token ids of each text, without [CLS] and [SEP] around them.
 
         Special tokens that are spelled out in a text are split like any other text, as in
-        google-research/bert, so that a corpus cannot forge them; except for those in `allow_special`, such as
+        google-research/bert, so that a corpus cannot forge them. `allow_special` lists exceptions, such as
         ("[MASK]",).
 
         Raises:
@@ -211,7 +211,7 @@ class Tokenizer(abc.ABC):
     def settings(self) -> dict[str, object]:
         """Returns a JSON-serializable description, from which `tokenization.restore` loads the tokenizer.
 
-        The template and the normalizer of BERT are left out.
+        The template and the normalizer are omitted if they are BERT's.
         """
         settings: dict[str, object] = {
             "kind": self.kind,
@@ -267,7 +267,7 @@ def find_special_tokens(
 def _almost_all(tokens: Sequence[str], function: Callable[[str], str]) -> bool:
     """Returns True if a function changes fewer than 5 of 1,000 tokens that are not spelled as special ones.
 
-    Uncased vocabularies may contain a few stray capitals; in cased ones, one token in four has one.
+    Uncased vocabularies may contain a few stray capitals. In cased ones, a quarter of the tokens has one.
     """
     words = [token for token in tokens if not (token.startswith(("[", "<")) and token.endswith(("]", ">")))]
     return sum(word != function(word) for word in words) * 1000 < 5 * max(1, len(words))
@@ -280,7 +280,7 @@ def _without_accents(text: str) -> str:
 def parallelism() -> bool:
     """Returns True if this process may encode on all cores, which $TOKENIZERS_PARALLELISM determines.
 
-    Where it is not set, the first call in a process started by `multiprocessing` sets it to false.
+    If it is not set, the first call in a process started by `multiprocessing` sets it to false.
     """
     if multiprocessing.parent_process() is not None:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

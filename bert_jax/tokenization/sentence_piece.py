@@ -1,4 +1,4 @@
-"""Implements the tokenizer interface for SentencePiece models, as ALBERT, XLM-R and DeBERTa use them."""
+"""Implements the tokenizer interface for SentencePiece models, which ALBERT, XLM-R and DeBERTa use."""
 
 import functools
 import re
@@ -31,8 +31,8 @@ _PIECE_NAMES = {
 _FAIRSEQ_PIECES = ["<unk>", "<s>", "</s>"]
 _FAIRSEQ_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>"}
 
-# In the place of the name of a model's normalizer: each whitespace character of Unicode is a space; text is
-# normalized as by DebertaV2Tokenizer of transformers 5, which does not read the characters of the model.
+# Values of a model's normalizer name. With the first, every Unicode whitespace character is a space. With the
+# second, text is normalized as in transformers 5, whose DebertaV2Tokenizer ignores the model's charsmap.
 SPLIT_WHITESPACE = "bert_jax: any whitespace is a space"
 COMPOSED = "bert_jax: composed characters"
 _WHITESPACE = re.compile("[\t-\r\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]")
@@ -43,14 +43,14 @@ _COLLAPSED = re.compile(r"\s+|``|''|.", re.DOTALL)
 class SentencePieceTokenizer(Tokenizer):
     """A tokenizer with a SentencePiece .model file.
 
-    A model with all special tokens has the ids of its pieces, as ALBERT has them. A model that begins with
-    <unk>, <s> and </s>, and has no padding, has the ids of fairseq, as XLM-R has them (Conneau et al. 2020):
-    <s>, <pad>, </s> and <unk> are 0 to 3, every other piece has its own id plus 1, and <mask> is the last.
-    The text is then only normalized by the model itself, and rows are those of RoBERTa.
+    If a model has all special tokens, as in ALBERT, token ids are its piece ids. If it begins with <unk>, <s>
+    and </s> and has no padding, token ids are as in fairseq and XLM-R (Conneau et al. 2020): <s>, <pad>, </s>
+    and <unk> are 0 to 3, every other piece has its piece id plus 1, and <mask> has the last id. Text is then
+    normalized only by the model itself, and rows have RoBERTa's template.
 
-    With the normalizer "albert", ids are those of google-research/albert; see `albert_normalizer`. With the
-    normalizer "deberta", the text is only normalized by the model itself, as for DeBERTa (He et al. 2021). A
-    model with [PAD], [UNK], [CLS] and [SEP] and without a mask is such a model; the last id is then [MASK].
+    The normalizer "albert" gives the same ids as google-research/albert; see `albert_normalizer`. With the
+    normalizer "deberta", only the model itself normalizes text, as in DeBERTa (He et al. 2021). A model with
+    [PAD], [UNK], [CLS] and [SEP] and without a mask is treated in this way, and the last id is then [MASK].
 
     Raises:
         UserError: the file is missing, is not a SentencePiece model, or lacks a special token.
@@ -73,7 +73,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @functools.cached_property
     def _divisible(self) -> frozenset[int]:
-        """The ids of pieces that may end in a digit and a comma, as an unknown one may."""
+        """The ids of pieces whose text may end in a digit and a comma, including the unknown piece."""
         unknown = self.special_ids["unk"]
         return frozenset(
             i for i, token in enumerate(self.tokens) if i == unknown or ends_in_digit_comma(token)
@@ -206,7 +206,7 @@ class SentencePieceTokenizer(Tokenizer):
     def _divided(
         self, normalized: str, ids: Sequence[int], places: Sequence[tuple[int, int]]
     ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Returns the ids and the places in the normalized text of the pieces that ALBERT splits further."""
+        """Returns ids and spans in the normalized text after ALBERT's further splitting of pieces."""
         found: list[tuple[int, tuple[int, int]]] = []
         for parts, number, (begin, end) in zip(self._parts(normalized), ids, places, strict=True):
             if len(parts) == 1:
@@ -225,7 +225,7 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def _without_space(text: str, spans: np.ndarray) -> np.ndarray:
-    """Returns spans without the whitespace around their tokens; it is empty for a token of whitespace."""
+    """Returns spans without surrounding whitespace. The span of a whitespace token becomes empty."""
     begins = [end - len(text[begin:end].lstrip()) for begin, end in spans]
     lengths = [len(text[begin:end].strip()) for begin, end in spans]
     return np.array([begins, np.add(begins, lengths)], np.int32).T.reshape(-1, 2)
@@ -234,7 +234,7 @@ def _without_space(text: str, spans: np.ndarray) -> np.ndarray:
 def rust_unigram(data: bytes, has_special: bool = True) -> tokenizers.Tokenizer:
     """Returns the tokenizer of the library `tokenizers` with the ids of a DeBERTa's SentencePiece model.
 
-    It has no rows.
+    It does not add special tokens.
 
     Args:
         data: the content of the model.
@@ -242,7 +242,7 @@ def rust_unigram(data: bytes, has_special: bool = True) -> tokenizers.Tokenizer:
     """
     proto: Any = sentencepiece_model_pb2  # protobuf makes its classes when it is imported
     model, kinds = proto.ModelProto.FromString(data), proto.ModelProto.SentencePiece
-    # Words have no spaces, so that a name with one is never found.
+    # Words contain no spaces, so a piece whose name has one is never found.
     special = () if has_special else (kinds.CONTROL, kinds.UNKNOWN)
     scores = [(f" {one.piece}" if one.type in special else one.piece, one.score) for one in model.pieces]
     unknown = next(i for i, one in enumerate(model.pieces) if one.type == kinds.UNKNOWN)
@@ -267,7 +267,7 @@ def rust_unigram(data: bytes, has_special: bool = True) -> tokenizers.Tokenizer:
 def albert_normalizer(lower_case: bool, strip_accents: bool) -> Callable[[str], str]:
     """Returns a function that normalizes raw text as google-research/albert does.
 
-    The slow tokenizer of transformers does the same; the one in Rust has no rule for digits before a comma.
+    The slow tokenizer of transformers does the same. Its Rust tokenizer lacks the rule for "digit, comma".
 
     Whitespace becomes single spaces, and pairs of backquotes and of apostrophes become quotation marks. On
     request, accents are stripped by compatibility decomposition and removal of all combining characters, and

@@ -1,4 +1,4 @@
-"""Defines how rows are assembled: `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`. No other module knows this.
+"""Defines how rows are assembled: `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`. Only this module defines it.
 
 A `Template` names the special tokens by role, and a `Layout` is a template with the ids of a vocabulary. The
 room for tokens, the positions of A and B, and the token types are derived from them.
@@ -59,7 +59,7 @@ class Template:
 
     @property
     def types(self) -> tuple[int, int]:
-        """The token type of everything before B, and that of B and everything after it."""
+        """The token types of the part before B and of the part from B on."""
         places = _places(self.pair)
         return places[0][1], places[-1][1]
 
@@ -105,7 +105,7 @@ BERT = Template(single="cls:0 A:0 sep:0", pair="cls:0 A:0 sep:0 B:1 sep:1")
 ROBERTA = Template(single="cls:0 A:0 sep:0", pair="cls:0 A:0 sep:0 sep:0 B:0 sep:0")
 
 
-# As BERT's, with one token type (Warner et al. 2024).
+# The same as BERT's, with one token type (Warner et al. 2024).
 MODERNBERT = Template(single="cls:0 A:0 sep:0", pair="cls:0 A:0 sep:0 B:0 sep:0")
 
 # The forms of rows that can be chosen for records.
@@ -113,13 +113,13 @@ NAMED = {"bert": BERT, "roberta": ROBERTA, "modernbert": MODERNBERT}
 
 
 def of(settings: Mapping[str, Any]) -> Template:
-    """Returns the template in the settings of a tokenizer, which is BERT's if they have none."""
+    """Returns the template in the settings of a tokenizer; BERT's template if the settings have none."""
     return Template(**settings["template"]) if settings.get("template") else BERT
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layout:
-    """Assembles rows with the special tokens of a vocabulary, and takes them apart.
+    """Assembles rows with the special tokens of a vocabulary, and splits rows into their texts.
 
     Attributes:
         template: the template of the rows.
@@ -137,7 +137,7 @@ class Layout:
 
     @property
     def types(self) -> tuple[int, int]:
-        """The token type of everything before B, and that of B and everything after it."""
+        """The token types of the part before B and of the part from B on."""
         return self.template.types
 
     @property

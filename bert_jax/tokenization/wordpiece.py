@@ -19,8 +19,8 @@ MAX_WORD_CHARACTERS = 100  # longer words are [UNK], as in transformers
 class WordPieceTokenizer(Tokenizer):
     """A tokenizer with a vocab.txt, which has one token per line; "##" marks a token that continues a word.
 
-    The id of a token is the number of its line, from 0. The tokens equal those of transformers' BertTokenizer
-    on any text. Lone surrogates are dropped.
+    The id of a token is its line number, counted from 0. For any text, the tokens are the same as with
+    BertTokenizer of transformers. Lone surrogates are dropped.
 
     Raises:
         UserError: the file is missing, empty or not UTF-8, has an empty or repeated line, or lacks a special
@@ -56,7 +56,7 @@ class WordPieceTokenizer(Tokenizer):
         return rust
 
     def normalize(self, text: str) -> str:
-        """Returns a text as it is split into words: cleaned, and in lower case or without accents."""
+        """Returns a cleaned text, which is also lower-cased and stripped of accents if configured."""
         return self._rust.normalizer.normalize_str(normalization.without_surrogates(text))
 
     def words(self, text: str) -> list[str]:
