@@ -2,7 +2,7 @@
 
     bert-jax sweep --experiment=bilstm --workdir=runs/bilstm --model=all-MiniLM-L6-v2 --data=glue=glue
 
-The BiLSTMs use the word embeddings of the checkpoint, those of the paper GloVe.
+The BiLSTMs use the word embeddings of the checkpoint; the paper used GloVe.
 """
 
 from bert_jax.runs.sweep import Experiment, Variant, finetuning

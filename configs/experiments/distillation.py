@@ -4,7 +4,7 @@
         --input='wiki/*' --input_format=wikiextractor --data=glue=glue
 
 The teacher is the checkpoint after continued pre-training, because sentence encoders have no masked LM head.
-The students have half of its layers.
+The students have half as many layers.
 """
 
 from bert_jax import convert
@@ -32,7 +32,7 @@ def student(losses="logits=5, task=2, cosine=1", start="spread"):
         c.distillation.init_layers = start
         theirs = convert.load_architecture(run.checkpoint)[0]
         c.model.num_hidden_layers = max(1, theirs.num_hidden_layers // 2)
-        if not start:  # a student that is initialized from the teacher has its widths anyway
+        if not start:  # a student initialized from the teacher always has the teacher's widths
             for name in (
                 "hidden_size",
                 "num_attention_heads",

@@ -3,9 +3,9 @@
     bert-jax sweep --experiment=hour_distilled --workdir=runs/distilled --model=all-MiniLM-L6-v2 \
         --input='wiki/*' --input_format=wikiextractor --data=glue=glue --data=conll=conll2003
 
-The budget, the text and the fine-tunings are those of the experiment `hour`. The student has the vocabulary
-of the teacher, and imitates its embeddings and the outputs of its layers, as in TinyBERT's general
-distillation.
+The budget, the text and the fine-tuning tasks are the same as in the experiment `hour`. The student has the
+teacher's vocabulary and learns to match its embeddings and the outputs of its layers, as in TinyBERT's
+general distillation.
 """
 
 import math

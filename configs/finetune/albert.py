@@ -3,18 +3,18 @@
     bert-jax finetune --config=finetune/albert:mrpc --workdir=runs/mrpc \
         --config.init_from=runs/albert --config.data_dir=glue
 
-Learning rate, batch, steps, warm-up, length and the dropout of the encoder are those of Lan et al. 2020
-(table 14), who chose them for ALBERT-xxlarge; the steps are given as epochs of the task's training rows. The
-dropout of the classifier is .1, ALBERT's own. RTE, STS-B and MRPC start from a model that was fine-tuned on
-MNLI in the paper: --config.init_from is then its work directory.
+Learning rate, batch, steps, warm-up, length and encoder dropout follow Lan et al. 2020 (table 14), who chose
+them for ALBERT-xxlarge. Steps are converted to epochs of the task's training rows. The dropout of the
+classifier is .1, ALBERT's default. In the paper, RTE, STS-B and MRPC start from a model fine-tuned on MNLI;
+to do the same, set --config.init_from to its work directory.
 
-google-research/albert's run_glue.sh has the same learning rates, batches, steps, warm-up and length for the
-tasks of GLUE. For both versions of SQuAD its README has 5e-5 and two epochs of rows of 384 tokens.
+google-research/albert's run_glue.sh has the same learning rates, batches, steps, warm-up and length for GLUE.
+For both versions of SQuAD, its README has 5e-5 and two epochs of rows of 384 tokens.
 """
 
 from bert_jax import tasks
 
-# Rows of the training file; learning rate, batch, dropout of the encoder, steps, warm-up, tokens of a row.
+# Rows of the training file; learning rate, batch, encoder dropout, steps, warm-up, tokens per row.
 SETTINGS = {
     "cola": (8_551, 1e-5, 16, 0.0, 5_336, 320, 512),
     "stsb": (5_749, 2e-5, 16, 0.0, 3_598, 214, 512),

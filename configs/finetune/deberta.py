@@ -3,10 +3,10 @@
     bert-jax finetune --config=finetune/deberta:mrpc,large --workdir=runs/mrpc \
         --config.init_from=microsoft/deberta-v3-large --config.data_dir=glue
 
-Sizes are xsmall, small, base (the default) and large. The settings of large, and those of MNLI for every
-size, are in microsoft/DeBERTa (experiments/glue): rate, batch, epochs, warm-up and the number of tokens. For
-other tasks, the smaller sizes have their rate of MNLI, and the rest is large's, because nothing is published.
-The dropout of the head is the checkpoint's; the published runs of large set
+Sizes are xsmall, small, base (the default) and large. microsoft/DeBERTa (experiments/glue) publishes rate,
+batch, epochs, warm-up and the number of tokens for large on every task, and for the other sizes on MNLI. On
+other tasks, the smaller sizes use their MNLI rate and the other settings of large, because no settings are
+published. The head has the checkpoint's dropout; the published runs of large set
 --config.model.classifier_dropout to .1 for CoLA, SST-2 and STS-B, .2 for MRPC, QNLI and QQP, and .3 for MNLI
 and RTE.
 """
@@ -14,7 +14,7 @@ and RTE.
 from bert_jax import tasks
 from bert_jax.errors import UserError
 
-# Of large: learning rate, batch, epochs, warm-up, tokens.
+# Settings of large: learning rate, batch, epochs, warm-up, tokens.
 SETTINGS = {
     "cola": (5.5e-6, 32, 10.0, 50, 64),
     "stsb": (7e-6, 32, 4.0, 50, 128),
@@ -25,7 +25,7 @@ SETTINGS = {
     "rte": (1e-5, 32, 6.0, 50, 320),
     "mrpc": (6e-6, 32, 6.0, 50, 128),
 }
-# Of MNLI: learning rate, epochs, warm-up.
+# Settings for MNLI: learning rate, epochs, warm-up.
 SIZES = {
     "xsmall": (4.5e-5, 3.0, 1000),
     "small": (4.5e-5, 3.0, 1500),

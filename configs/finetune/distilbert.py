@@ -4,11 +4,10 @@
         --config.init_from=runs/distilbert --config.distillation.teacher=runs/squad-teacher \
         --config.data_dir=squad
 
-Tasks are squad, squad2 and those of GLUE except STS-B. The teacher is a model that was fine-tuned on the same
-task, such as a work directory of finetune/squad. The loss is half of the task's and half of the divergence
-from the teacher's distributions at a temperature of 2, as in the authors' code for SQuAD. STS-B is a
-regression, which has no distributions: it is refused. Without a teacher, this is the usual fine-tuning of a
-DistilBERT.
+The tasks are squad, squad2 and all GLUE tasks except STS-B, a regression task without class probabilities to
+distill. The teacher is a model fine-tuned on the same task, such as a work directory of finetune/squad. The
+loss is half the task loss plus half the divergence from the teacher's distributions at a temperature of 2, as
+in the authors' code for SQuAD. Without a teacher, this is ordinary fine-tuning of a DistilBERT.
 """
 
 from bert_jax import tasks

@@ -4,10 +4,10 @@
         --config.data.train=pairs.tsv --config.data.text_a=question --config.data.text_b=answer \
         --config.data.eval=glue/STS-B/dev.tsv --config.data.eval_columns=sentence1,sentence2,score
 
-Each text_a learns to find its text_b among those of the whole batch, which should therefore be large:
---config.accumulate_steps=N computes a batch in N parts, with the same result in less memory. Hard negatives
-are further columns (--config.data.negatives). Pairs with scores are trained by --config.loss=cosent, pairs
-with classes, such as NLI, by --config.loss=classes, and single texts by leaving text_b out (SimCSE) or by
+The model learns to find the text_b of each text_a among all text_b of the batch, so batches should be large:
+--config.accumulate_steps=N computes a batch in N microbatches, with the same result in less memory. Hard
+negatives are additional columns (--config.data.negatives). Use --config.loss=cosent for pairs with scores and
+--config.loss=classes for pairs with classes, such as NLI. For single texts, omit text_b (SimCSE) or use
 --config.loss=denoising (TSDAE). docs/embeddings.md has the rest. finetune/embedding:SIZE with
 --config.vocab=FILE trains from scratch.
 """

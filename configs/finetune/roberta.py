@@ -3,11 +3,11 @@
     bert-jax finetune --config=finetune/roberta:mrpc --workdir=runs/mrpc \
         --config.init_from=roberta-base --config.data_dir=glue
 
-Learning rate, batch, updates and warm-up of GLUE are those that fairseq published for the base model (its
-page on GLUE); those of SQuAD are the paper's (appendix C, table 10). Updates are given as epochs of the
-task's training rows. Weight decay is .1 for GLUE and .01 for SQuAD, on every parameter, with b2=0.98 and no
-clipping. RTE, MRPC and STS-B start from a model that was fine-tuned on MNLI in the paper: --config.init_from
-is then its work directory.
+Learning rate, batch, updates and warm-up are fairseq's published values for the base model on GLUE (its page
+on GLUE), and the paper's on SQuAD (appendix C, table 10). Updates are converted to epochs of the task's
+training rows. Weight decay is .1 for GLUE and .01 for SQuAD, on every parameter, with b2=0.98 and no
+clipping. In the paper, RTE, MRPC and STS-B start from a model fine-tuned on MNLI; to do the same, set
+--config.init_from to its work directory.
 """
 
 from bert_jax import tasks

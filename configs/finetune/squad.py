@@ -3,9 +3,9 @@
     bert-jax finetune --config=finetune/squad:v1 --workdir=runs/squad \
         --config.init_from=runs/base --config.data_dir=squad
 
-data_dir holds train-v1.1.json and dev-v1.1.json, or those of v2.0; --config.data.train and
---config.data.eval name other files, in the same layout or JSON lines. Hyperparameters are the paper's.
-Published figures of BERT-Base (uncased) on the development set of 1.1: F1 88.4, exact match 81.2.
+data_dir contains train-v1.1.json and dev-v1.1.json, or the files of v2.0; --config.data.train and
+--config.data.eval name other files, in the same format or JSON lines. Hyperparameters are the paper's.
+Published scores of BERT-Base (uncased) on the development set of 1.1: F1 88.4, exact match 81.2.
 """
 
 from bert_jax import tasks

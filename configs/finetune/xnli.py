@@ -3,11 +3,11 @@
     bert-jax finetune --config=finetune/xnli --workdir=runs/xnli --model=CHECKPOINT
     bert-jax evaluate --workdir=runs/xnli --split=test
 
-The data is hf:facebook/xnli, unless data_dir holds XNLI-1.0 and XNLI-MT-1.0 as their archives have them. The
-checkpoint that is best on English is kept; --config.metrics=average,accuracy keeps the one with the best
-average over languages, and suits training on translations: --config.data.train=FILE,FILE names the files of
-one or several languages. Hyperparameters are those of google-research/bert (multilingual.md): 5e-5, batches
-of 32, 2 epochs, 128 tokens.
+The data is hf:facebook/xnli, unless data_dir contains the extracted archives XNLI-1.0 and XNLI-MT-1.0. The
+checkpoint with the best English accuracy is kept; --config.metrics=average,accuracy keeps the one with the
+best average over languages, which suits training on translations (--config.data.train=FILE,FILE, the files of
+one or several languages). Hyperparameters follow google-research/bert (multilingual.md): 5e-5, batches of 32,
+2 epochs, 128 tokens.
 Published accuracies of multilingual BERT-Base, uncased, zero shot: en .814, zh .638, es .743, de .705,
 ar .621, ur .583.
 """

@@ -38,7 +38,7 @@ def get_config(size: str = "base"):
             f"pretrain/albert:{size}: expected pretrain/albert:SIZE with one of {', '.join(SIZES)}"
         )
     fields = sizes.ALBERT_ARCHITECTURE | SIZES[size] | {"model_type": "albert"}
-    del fields["vocab_size"]  # that of the records
+    del fields["vocab_size"]  # set by the records
     c = defaults.pretrain("base", **fields)
     c.optimizer.name = "lamb_uncorrected"
     c.optimizer.learning_rate = 1.76e-3

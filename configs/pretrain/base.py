@@ -14,11 +14,11 @@ Where a batch does not fit, set accumulate_steps. pretrain/base_v5e is the same 
 probabilities.
 
 Estimate for 16 chips of v5e, rows of 512, nothing measured (`bert-jax estimate --topology=v5e:4x4
---config=pretrain/base`): 3.95 of 16 GiB a chip; a step of 45 ms, with 6 ms of all-reduces beside the
+--config=pretrain/base`): 3.95 of 16 GiB a chip; a step of 45 ms, with 6 ms of all-reduces that overlap the
 computation; 5,684 full rows per second, 54% MFU; 13 hours for the million steps.
 
-On GPUs use pretrain/base_gpu: cuDNN's attention has no dropout on the probabilities, and XLA's moves twice as
-many bytes.
+On GPUs use pretrain/base_gpu: cuDNN's attention does not support dropout on the probabilities, and XLA's
+attention moves twice as many bytes.
 """
 
 from bert_jax.settings import defaults

@@ -6,12 +6,12 @@
         --config.init_from=runs/base --config.data.replay=general --config.data.replay_share=0.1
 
 init_from is a work directory, a Hugging Face folder or a TF1 checkpoint of any family; the architecture is
-taken from it. Both records have to be made with its vocabulary. In the second command, a tenth of the rows of
-each batch are of general text, so that less is forgotten. A checkpoint without the heads of pre-training,
-such as an encoder of sentences, needs --config.init_ignore='mlm/.*|nsp/.*', and more steps for the new heads.
+taken from it. Both records must be made with its vocabulary. In the second command, a tenth of the rows of
+each batch is general text, so that less is forgotten. A checkpoint without pre-training heads, such as a
+sentence encoder, needs --config.init_ignore='mlm/.*|nsp/.*', and more steps for the new heads.
 
-The learning rate rises again in the first twentieth of the steps, to half of that of pre-training, and falls
-to 0: a higher one forgets more of what the checkpoint knows. Set --config.steps to a few epochs of your text;
+The learning rate warms up over the first twentieth of the steps to half of the pre-training rate, then decays
+to 0: with a higher rate, the model forgets more. Set --config.steps to a few epochs of your text;
 docs/pretraining.md has the rest.
 """
 
@@ -19,7 +19,7 @@ from bert_jax.settings import defaults
 
 
 def get_config():
-    c = defaults.pretrain("base")  # for the dropout; the sizes are those of init_from
+    c = defaults.pretrain("base")  # for the dropout; init_from sets the sizes
     c.requires = "init_from"
     c.batch_size = 32
     c.steps = 10_000

@@ -3,10 +3,10 @@
     bert-jax data --input='corpus/*.txt' --vocab=vocab.txt --nsp=none --full_sentences --output=records
     bert-jax pretrain --config=pretrain/crammed_bert --workdir=runs/crammed --config.data.dir=records
 
-The numbers are those of JonasGeiping/cramming (config/arch/crammed-bert.yaml, config/train/bert-o4.yaml). Its
-schedule is a triangle over a budget of 24 hours, and its batch grows to 8,192 rows over 60% of it; here both
-are counted in steps: set `steps` to those that fit into the day. The masked LM head is the word embeddings
-alone. Checkpoints are work directories.
+The numbers are from JonasGeiping/cramming (config/arch/crammed-bert.yaml, config/train/bert-o4.yaml). Its
+schedule is a triangle over a budget of 24 hours, and its batch grows to 8,192 rows over 60% of it. Here both
+are counted in steps: set `steps` to the number that fits into the day. The masked LM head has no parameters
+except the word embeddings. Checkpoints are work directories.
 """
 
 from bert_jax.settings import defaults

@@ -5,9 +5,9 @@
         --output=records
     bert-jax pretrain --config=pretrain/deberta_tiny --workdir=runs/deberta_tiny --config.data.dir=records
 
-Records of other small configs serve, too: a WordPiece vocabulary is as good as SentencePiece's. Width, batch,
-optimizer and the lack of dropout equal pretrain/hour's, so that runs of an hour can be compared; the learning
-rate is half of its rate, because norms follow the sublayers.
+Records of other small configs work, too: a WordPiece vocabulary is as good as SentencePiece's. Width, batch,
+optimizer and the absence of dropout equal pretrain/hour's, so that one-hour runs can be compared. The
+learning rate is half of its rate, because norms follow the sublayers.
 """
 
 from bert_jax.models import sizes
@@ -16,7 +16,7 @@ from bert_jax.settings import config_files, defaults
 
 def get_config():
     fields = sizes.DEBERTA_ARCHITECTURE | sizes.shape(4, 128)
-    del fields["vocab_size"]  # that of the records
+    del fields["vocab_size"]  # set by the records
     no_dropout = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     c, hour = defaults.pretrain("tiny", **fields, **no_dropout), config_files.load("pretrain/hour")
     c.model.initializer_range, c.model.scan_unroll = hour.model.initializer_range, 0

@@ -12,9 +12,9 @@ its layers. As in microsoft/DeBERTa (experiments/language_model/rtd.sh, DeBERTa/
 of the tokens are masked, each becomes [MASK], the warm-up has 10,000 steps and is followed by a linear decay,
 Adam has no bias correction, and the gradient of each network is clipped to a norm of 1.
 
-Not verified: 500,000 steps of 8,192 rows, rates of 6e-4 (large: 3e-4), b2=0.98 and the weight of 50 are meant
-to be the paper's, whose text was not at hand. The published script has batches of 64 (xsmall) and 256, rates
-of 3e-4 (xsmall) and 1e-4, b2=0.999 and a weight of 10.
+Not verified against the paper, whose text was not available: 500,000 steps of 8,192 rows, rates of 6e-4
+(large: 3e-4), b2=0.98 and the weight of 50. The published script has batches of 64 (xsmall) and 256, rates of
+3e-4 (xsmall) and 1e-4, b2=0.999 and a weight of 10.
 
 Where a batch does not fit, set accumulate_steps. docs/families.md has the rest.
 """
@@ -32,7 +32,7 @@ def get_config(size: str = "base"):
             f"pretrain/deberta_v3:{size}: expected pretrain/deberta_v3:SIZE with one of {', '.join(SIZES)}"
         )
     fields = dict(sizes.DEBERTA[f"deberta-v3-{size}"])
-    del fields["vocab_size"]  # that of the records
+    del fields["vocab_size"]  # set by the records
     c = defaults.pretrain("base", **fields)
     c.model.scan_unroll = 0  # minutes of compilation, once; no copies of stacked activations in every step
     c.objective = "replaced_tokens"

@@ -3,13 +3,13 @@
     bert-jax pretrain --config=pretrain/distilbert --workdir=runs/distilbert --config.data.dir=records \
         --config.distillation.teacher=bert-base-uncased
 
-The student has 6 layers, no token types and no pooler, and starts with every other layer of the teacher; for
-a teacher of other than 12 layers set --config.model.num_hidden_layers to half of them. The settings are
-those of the authors' code: the triple loss 5 x logits + 2 x masked LM + cosine at a temperature of 2, masks
-that choose rare tokens more often, Adam with a rate of 5e-4, and 5 rows in 50 parts on each of 8 GPUs, which
-is a batch of 2,000. Three epochs of Wikipedia and books in full rows of 512 tokens are about 12,500 steps;
-set --config.steps to those of your records, and accumulate_steps to what fits into memory: logits are
-compared at every token. docs/pretraining.md has the rest.
+The student has 6 layers, no token types and no pooler, and starts with every other layer of the teacher. If
+the teacher does not have 12 layers, set --config.model.num_hidden_layers to half of its number. The settings
+follow the authors' code: the triple loss 5 x logits + 2 x masked LM + cosine at a temperature of 2, masks
+that choose rare tokens more often, Adam with a rate of 5e-4, and 50 microbatches of 5 rows on each of 8 GPUs,
+a batch of 2,000. Three epochs of Wikipedia and books in full rows of 512 tokens are about 12,500 steps; set
+--config.steps for your records, and accumulate_steps to what fits into memory: logits are compared at every
+token. docs/pretraining.md has the rest.
 """
 
 from bert_jax.settings import defaults

@@ -4,14 +4,14 @@ Both networks together have 14M, 119M and 355M parameters.
 
     bert-jax pretrain --config=pretrain/electra:small --workdir=runs/electra --config.data.dir=records
 
-The records of small have rows of 128 tokens, those of base and large 512 (`bert-jax data --nsp=none`).
-The hyperparameters are those of the paper's appendix A and of google-research/electra.
+Records have rows of 128 tokens for small, and of 512 for base and large (`bert-jax data --nsp=none`). The
+hyperparameters are from the paper's appendix A and google-research/electra.
 """
 
 from bert_jax.errors import UserError
 from bert_jax.settings import defaults
 
-# Sizes: encoder, embedding size, generator's hidden size; mask share; rate, batch, steps.
+# Sizes: encoder, embedding size, generator's hidden size; fraction of masked tokens; rate, batch, steps.
 SIZES = {
     "small": ("L-12_H-256", 128, 64, 0.15, 5e-4, 128, 1_000_000),
     "base": ("base", 768, 256, 0.15, 2e-4, 256, 766_000),

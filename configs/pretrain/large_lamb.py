@@ -5,10 +5,10 @@
     bert-jax pretrain --config=pretrain/large_lamb:phase2 --workdir=runs/lamb-512 \
         --config.data.dir=records-512 --config.init_from=runs/lamb-128
 
-Phase 1 has rows of 128 tokens, phase 2 of 512; it starts with the weights of the first, fresh moments and a
-warm-up of its own. Batches, steps, rates and warm-ups are those of NVIDIA's BERT for PyTorch
-(DeepLearningExamples); the decay after warm-up is linear, as in the paper, where NVIDIA's is a square root.
-Dropout is on hidden states alone, which saves the attention kernel a product for each probability.
+Phase 1 has rows of 128 tokens, and phase 2 of 512. Phase 2 starts from the weights of phase 1, with fresh
+moments and a separate warm-up. Batches, steps, rates and warm-ups follow NVIDIA's BERT for PyTorch
+(DeepLearningExamples). The decay after warm-up is linear, as in the paper; NVIDIA uses a square root. Only
+hidden states have dropout, which saves the attention kernel a product for each probability.
 
 Estimates, nothing measured (`bert-jax estimate --config=pretrain/large_lamb:phase1
 --seq_length=128`, or `:phase2`, with these flags); without the start, evaluation and checkpoints:
@@ -16,7 +16,7 @@ Estimates, nothing measured (`bert-jax estimate --config=pretrain/large_lamb:pha
     --topology=v5e:16x16 --config.accumulate_steps=4   phase 1, 12.98 of 16 GiB, 485 ms, 64% MFU, 1.0 hours
     --topology=v5e:16x16 --config.accumulate_steps=8   phase 2, 13.00 of 16 GiB, 1,008 ms, 66% MFU, 0.4 hours
 
-Older estimates, from when gradients were still reduced after each part and kernels had no schedules:
+Older estimates, when gradients were still reduced after each microbatch and kernels had no schedules:
 
     --topology=v4:8x8x8                                phase 1, 17.24 of 32 GiB, 0.4 hours
     --topology=v4:8x8x8 --config.accumulate_steps=2    phase 2, 20.93 of 32 GiB, 0.2 hours
@@ -25,7 +25,7 @@ Older estimates, from when gradients were still reduced after each part and kern
 from bert_jax.errors import UserError
 from bert_jax.settings import defaults
 
-# batch_size, steps, learning rate, share of the steps that is warm-up
+# batch_size, steps, learning rate, fraction of the steps that is warm-up
 PHASES = {"phase1": (65_536, 7_038, 6e-3, 0.2843), "phase2": (32_768, 1_563, 4e-3, 0.128)}
 
 

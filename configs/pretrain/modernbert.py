@@ -8,28 +8,28 @@
 
 The argument is one of the sizes ettin-17m, ettin-32m, ettin-68m, ettin-150m, ettin-400m, ettin-1b,
 modernbert-base (the default) and modernbert-large. The batch grows over the first tokens, 1.7 trillion tokens
-follow at a constant learning rate, and a cooldown over the last 50 billion. A smaller budget is a smaller
-`steps`: nothing before the cooldown depends on it. The numbers are those of AnswerDotAI/ModernBERT,
-yamls/modernbert, and of Ettin's standard pre-training. docs/families.md says what differs
-from them. pretrain/ettin_tiny runs on a small machine.
+follow at a constant learning rate, and the last 50 billion are a cooldown. For a smaller budget, reduce
+`steps`: nothing before the cooldown depends on it. The numbers are from AnswerDotAI/ModernBERT,
+yamls/modernbert, and from Ettin's standard pre-training. docs/families.md lists the differences.
+pretrain/ettin_tiny runs on a small machine.
 
-SIZE+8k and SIZE+decay are the phases that follow, on rows of 8,192 tokens. Each is a run from the weights of
-the one before, whose rotary angles have another base:
+SIZE+8k and SIZE+decay are the following phases, with rows of 8,192 tokens. Each is a run that starts from the
+weights of the previous one and has another base of the rotary angles:
 
     bert-jax pretrain --config=pretrain/modernbert:ettin-17m+8k --workdir=runs/modern-8k \
         --config.data.dir=records-8192 --config.init_from=runs/modern --config.model.rotary_theta=160000
     bert-jax pretrain --config=pretrain/modernbert:ettin-17m+decay --workdir=runs/modern-decay \
         --config.data.dir=better --config.init_from=runs/modern-8k --config.model.local_rotary_theta=160000
 
-ModernBERT's local layers keep 10,000: its +decay is without the last flag.
+ModernBERT's local layers keep 10,000, so its +decay does not have the last flag.
 """
 
 from bert_jax.errors import UserError
 from bert_jax.settings import defaults
 
 LENGTH = 1024
-# Learning rate, and the share that a weight loses per step at this rate; billions of tokens of the warm-up,
-# and of the growth of the batch; first and last number of rows.
+# Learning rate, and the fraction by which a weight decays per step at this rate; billions of tokens of the
+# warm-up, and of the growth of the batch; first and last number of rows.
 SIZES = {
     "ettin-17m": (3e-3, 3e-4, 4, 125, 768, 4608),
     "ettin-32m": (3e-3, 3e-4, 4, 100, 768, 4608),
@@ -43,7 +43,7 @@ SIZES = {
 
 
 def _ramp(tokens: float, first: int, last: int) -> list[tuple[int, int]]:
-    """Returns (step, rows): five sizes for equally many steps, of `tokens` together, and then the last."""
+    """Returns (step, rows) pairs: five sizes for equally many steps, `tokens` in total, and then `last`."""
     rows = [first + i * (last - first) // 5 for i in range(6)]
     steps = tokens / LENGTH / sum(rows[:-1])
     return [(round(i * steps), size) for i, size in enumerate(rows)]
@@ -59,7 +59,7 @@ def _steps(tokens: float, ramp: list[tuple[int, int]]) -> int:
 
 
 def _long(c, size: str, phase: str) -> None:
-    """Sets what the phases on rows of 8,192 tokens have otherwise: rows, rates, billions of tokens, masks."""
+    """Sets the fields that differ in the phases on rows of 8,192 tokens: rows, steps, rates and masks."""
     c.requires = "init_from"
     rate, decay, *_ = SIZES[size]
     billions, c.batch_size = 250 if phase == "8k" else 50, 576  # as many tokens as 4,608 rows of 1,024
@@ -91,14 +91,14 @@ def get_config(argument: str = "modernbert-base"):
     size, _, phase = argument.partition("+")
     if size not in SIZES or phase not in ("", "8k", "decay"):
         raise UserError(f"{argument!r}: expected one of {', '.join(SIZES)}, alone or with +8k or +decay")
-    # Dropout behind attention alone; the base of all rotary angles is 10,000 until the rows get longer.
+    # Dropout only after attention; the base of all rotary angles is 10,000 until the rows get longer.
     dropout = dict(hidden_dropout_prob=0.1, embedding_dropout=0.0, inner_dropout=0.0)
     c = defaults.pretrain(size, **dropout)
     c.optimizer.name = "stable_adamw"
     c.optimizer.b2 = 0.98
     c.optimizer.clip_norm = 0.0
     c.masking.prob, c.masking.count = 0.3, "bernoulli"
-    # ModernBERT masks [CLS] and [SEP] as other tokens in its packed rows.
+    # ModernBERT masks [CLS] and [SEP] like other tokens in its packed rows.
     c.masking.never_chosen = "special" if size.startswith("ettin") else "none"
     c.eval_masking.prob, c.eval_masking.never_chosen = 0.15, "special"
     c.model.scan_unroll = 0  # minutes to compile each number of rows; no copies of stacked activations

@@ -6,9 +6,9 @@
         --vocab=vocab.txt --output=records --max_seq_length=512 --sampling_exponent=0.7
     bert-jax pretrain --config=pretrain/multilingual:base --workdir=runs/mbert --config.data.dir=records
 
-The recipe is that of BERT-Base: next-sentence pairs, 1M steps of 256 rows, 1e-4. With 119,547 tokens the
-model has 177,853,440 parameters with its pooler, half of them in the word embeddings. multilingual:tiny is
-the same with 4 layers of 256, for a laptop. docs/corpora.md has the rest.
+The recipe is the same as BERT-Base's: next-sentence pairs, 1M steps of 256 rows, 1e-4. With 119,547 tokens
+the model has 177,853,440 parameters with its pooler, half of them in the word embeddings. multilingual:tiny
+is the same with 4 layers of 256, for a laptop. docs/corpora.md has the rest.
 """
 
 from bert_jax.errors import UserError

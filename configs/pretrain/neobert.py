@@ -4,9 +4,9 @@
         --max_seq_length=1024 --output=records
     bert-jax pretrain --config=pretrain/neobert --workdir=runs/neobert --config.data.dir=records
 
-One million steps of 2,048 rows, [MASK] for every chosen token, and a masked LM head of one matrix that is not
-tied. The numbers are those of chandar-lab/NeoBERT (conf/ and jobs/neobert.sh); its paper may have others. A
-second phase has 50,000 steps of 512 rows of 4,096 tokens (jobs/neobert-4096.sh). The original draws its
+It has one million steps of 2,048 rows, [MASK] for every chosen token, and an untied masked LM head of one
+matrix. The numbers are from chandar-lab/NeoBERT (conf/ and jobs/neobert.sh); its paper may have others. A
+second phase has 50,000 steps of 512 rows of 4,096 tokens (jobs/neobert-4096.sh). The original samples its
 initial weights from a uniform distribution over +-.02. Checkpoints are work directories.
 """
 

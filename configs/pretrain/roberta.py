@@ -5,11 +5,11 @@
         --nsp=none --full_sentences
     bert-jax pretrain --config=pretrain/roberta:base --workdir=runs/roberta --config.data.dir=records
 
-Sizes: base, large, and tiny, 4 layers of 256 for a laptop. The paper's settings (appendix B, table 9):
-500,000 steps of 8,192 rows, Adam with b2=0.98 and without clipping, every parameter decays. Masks are new in
-every step; as in fairseq, <s> and </s> may be chosen, and random tokens are none of the special ones. The
-batch grows from 256 rows over the first 24,000 steps, which the paper's does not: --config.batch_ramp=
-switches that off. Where a batch does not fit, set accumulate_steps. docs/families.md has the rest.
+Sizes: base, large, and tiny (4 layers of 256, for a laptop). The settings are the paper's (appendix B, table
+9): 500,000 steps of 8,192 rows, Adam with b2=0.98 and no clipping, weight decay on every parameter. Masks are
+new in every step; as in fairseq, <s> and </s> may be chosen, and random tokens are never special. Unlike the
+paper's, the batch grows from 256 rows over the first 24,000 steps; --config.batch_ramp= switches that off. If
+a batch does not fit, set accumulate_steps. docs/families.md has the rest.
 """
 
 from bert_jax.errors import UserError
@@ -35,7 +35,7 @@ def get_config(size: str = "base"):
             f"pretrain/roberta:{size}: expected pretrain/roberta:SIZE with one of {', '.join(SIZES)}"
         )
     fields = sizes.ROBERTA_ARCHITECTURE | SIZES[size] | {"model_type": "roberta"}
-    fields.pop("vocab_size", None)  # that of the records
+    fields.pop("vocab_size", None)  # set by the records
     c = defaults.pretrain("base", **fields)
     c.optimizer.name = "adamw_bias_corrected"
     c.optimizer.b2, c.optimizer.eps, c.optimizer.clip_norm = 0.98, 1e-6, 0.0
