@@ -1,13 +1,12 @@
 """Wraps an objective so that only some of its parameters are trained and the others are frozen.
 
-The adapter's parameters are stored in two trees, the trained ones and the frozen ones. A parameter has the
-same name in either of them as in the model. If only some of the layers of a stacked parameter are frozen, it
-is stored in parts, whose names have the stacked axis and its indices at their end, such as
-`encoder/layers/stack/layer/query/kernel/axis0_6-11`. A low-rank update of a kernel (LoRA) is stored beside
-it, as `query/kernel_lora_a`, `query/kernel_lora_b` and `query/kernel_lora_scale`. A table that is stored as
-its difference from the generator's is `word_embeddings_difference`. `assemble` therefore needs nothing but
-names to return the parameters of the model, so a checkpoint can be read without the objective that it was
-trained with.
+Trained and frozen parameters are stored in two trees, under the same names as in the model. If only some
+layers of a stacked parameter are frozen, the parameter is split into parts. The name of a part ends with the
+stacked axis and its indices, such as `encoder/layers/stack/layer/query/kernel/axis0_6-11`. The low-rank
+update of a kernel (LoRA) is stored next to the kernel, as `query/kernel_lora_a`, `query/kernel_lora_b` and
+`query/kernel_lora_scale`. `word_embeddings_difference` is a table that is stored as its difference from the
+generator's table. `assemble` rebuilds the model's parameters from these names alone, so a checkpoint can be
+read without the objective that it was trained with.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ class PartlyFrozen(Objective):
 
     Attributes:
         objective: the wrapped objective.
-        is_frozen: whether the parameter of a name is frozen. A parameter that is stacked over layers has one
-            name for each layer, such as `encoder/layers/11/query/kernel`.
+        is_frozen: returns whether the parameter with a given name is frozen. A parameter that is stacked over
+            layers has one name per layer, such as `encoder/layers/11/query/kernel`.
     """
 
     objective: Objective
@@ -76,15 +75,15 @@ class PartlyFrozen(Objective):
         return {name: {each: self.is_frozen(each) for each in names[name]} for name in shapes}
 
     def has_gradient(self, name: str) -> bool:
-        """Returns whether the gradient of the parameter of a name, in one layer, is computed."""
+        """Returns whether the gradient of the parameter with this name, in one layer, is computed."""
         return not self.is_frozen(name)
 
     def init(self, key: jax.Array) -> Params:
-        """Returns those of the wrapped objective's new parameters that are trained."""
+        """Returns new values of the trained parameters of the wrapped objective."""
         return self._divide(self.objective.init(key))[0]
 
     def frozen(self) -> Params:
-        """Returns the shapes of the frozen parameters, and what the wrapped objective's `frozen` returns."""
+        """Returns the shapes of the frozen parameters, and the result of the wrapped objective's `frozen`."""
         shapes = jax.eval_shape(lambda params: self._divide(params)[1], self.objective.init_shapes)
         return self._nested(shapes, self.objective.frozen())
 
@@ -148,14 +147,14 @@ class PartlyFrozen(Objective):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LowRank(PartlyFrozen):
-    """Trains W + scale * A B in place of some frozen kernels W, and the parameters that are not frozen.
+    """Replaces some frozen kernels W by W + scale * A B, and trains A, B and all parameters not frozen.
 
-    Layers that are stacked have an A and a B each; layers that share W share A and B. B is 0 at first, so
-    that training starts with the function of the frozen model.
+    Each stacked layer has its own A and B; layers that share W also share A and B. B is initialized to 0, so
+    training starts from the function of the frozen model.
 
     Attributes:
-        is_target: whether the parameter of a name, such as `encoder/layers/stack/layer/query/kernel`, is a
-            kernel with an update. It has to be frozen.
+        is_target: returns whether the parameter with a given name, such as
+            `encoder/layers/stack/layer/query/kernel`, is a kernel with an update. It must be frozen.
         rank: the rank of A B.
         scale: alpha / rank.
     """
@@ -166,16 +165,16 @@ class LowRank(PartlyFrozen):
 
     @functools.cached_property
     def targets(self) -> dict[str, Any]:
-        """Returns {name: boxed shape} of the kernels with an update."""
+        """Returns {name: boxed shape} for the kernels with an update."""
         shapes = flatten_dict(self.objective.init_model_shapes, sep="/")
         return {name: shapes[name] for name in sorted(shapes) if self.is_target(name)}
 
     def has_gradient(self, name: str) -> bool:
-        """Returns whether the gradient of a parameter is computed, as for A and B that of their product."""
+        """Returns whether a gradient is computed; A and B need the gradient of their kernel."""
         return self.is_target(name) or super().has_gradient(name)
 
     def init(self, key: jax.Array) -> Params:
-        """Returns new trained parameters, with A at random and B 0."""
+        """Returns new trained parameters, with random A and zero B."""
         trained = flatten_dict(super().init(key), sep="/")
         own = jax.random.fold_in(key, 1)  # the model's parameters are drawn from `key` itself
         for number, (name, box) in enumerate(self.targets.items()):
@@ -209,26 +208,26 @@ class LowRank(PartlyFrozen):
 
     def _with_scales(self, frozen: Params, scale: Callable[[], Any]) -> Params:
         names = flatten_dict(frozen[PARAMS], sep="/")
-        # Each target has an array of its own: the train step donates its state, and no buffer twice.
+        # One array per target: the train step donates its state, and a buffer can be donated only once.
         names |= {low_rank_name(name, "scale"): scale() for name in self.targets}
         return {**frozen, PARAMS: unflatten_dict(names, sep="/")}
 
 
 def _axes(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Returns the logical axis names of a kernel's stack, of its inputs and of its outputs."""
+    """Returns the logical axis names of a kernel's stack, inputs and outputs."""
     shared = 1 if names[0] == LAYERS else 0
     first = shared + (2 if names[shared] == _TWO_INPUTS else 1)
     return names[:shared], names[shared:first], names[first:]
 
 
 def recomputes(objective: Objective) -> bool:
-    """Returns whether the encoder of an objective computes activations again to free their memory."""
+    """Returns whether an objective's encoder recomputes activations to save memory (rematerialization)."""
     config = encoder_config(objective)
     return config is not None and config.execution.remat != "none"
 
 
 def stacked_parameters(boxed: Params, encoders: Mapping[str, EncoderConfig]) -> dict[str, LayerSlice]:
-    """Returns {name: layers} of the parameters that are stacked over layers, or of parts of them.
+    """Returns {name: layers} for parameters that are stacked over layers, or for parts of them.
 
     Args:
         boxed: the shapes of parameters that are boxed with their logical axis names.
@@ -250,7 +249,7 @@ def stacked_parameters(boxed: Params, encoders: Mapping[str, EncoderConfig]) -> 
 
 
 def part_name(name: str, axis: int, indices: Sequence[int]) -> str:
-    """Returns the name of the part of a parameter that has these indices of an axis, in ascending order."""
+    """Returns the name of the part of a parameter with these ascending indices of an axis."""
     stretches: list[list[int]] = []
     for index in indices:
         if stretches and stretches[-1][1] == index - 1:
@@ -267,12 +266,12 @@ def _parse_indices(text: str) -> list[int]:
 
 
 def low_rank_name(name: str, factor: str) -> str:
-    """Returns the name of the "a", the "b" or the "scale" of the low-rank update of a parameter."""
+    """Returns the name of "a", "b" or "scale" of a parameter's low-rank update."""
     return f"{name}_lora_{factor}"
 
 
 def low_rank_updates(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Returns {name of a parameter of the model: {"a", "b" or "scale": its name}} of low-rank updates."""
+    """Returns {model parameter: {"a", "b" or "scale": its name}} for the low-rank updates."""
     found: dict[str, dict[str, str]] = {}
     for name in names:
         if part := _LOW_RANK.fullmatch(name):
@@ -281,7 +280,7 @@ def low_rank_updates(names: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def group_parts(names: Iterable[str]) -> dict[str, list[str]]:
-    """Returns {name of a parameter of the model: names of the parts in which it is stored}."""
+    """Returns {model parameter: names of its stored parts}."""
     groups: dict[str, list[str]] = {}
     for name in names:
         part = _PART.fullmatch(name) or _LOW_RANK.fullmatch(name)
@@ -290,10 +289,10 @@ def group_parts(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def assemble(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parameters of the model by name, from all stored ones, whole or in parts.
+    """Returns the model's parameters by name, assembled from the stored parameters and parts.
 
     Args:
-        stored: arrays of NumPy or JAX by name.
+        stored: NumPy or JAX arrays by name.
     """
     result = {}
     for name, parts in group_parts(stored).items():
@@ -312,11 +311,11 @@ def assemble(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def add_low_rank(kernel: Any, a: Any, b: Any, scale: Any) -> Any:
-    """Returns kernel + scale * a b in float32 (Hu et al. 2021, section 4.1), by NumPy or JAX.
+    """Returns kernel + scale * a b in float32 (Hu et al. 2021, section 4.1), in NumPy or JAX.
 
     Args:
-        kernel: [..., *inputs, *outputs], where the first axes are those that all three arrays have, such as
-            the layers of a stack.
+        kernel: [..., *inputs, *outputs]; the leading axes are common to all three arrays, such as the layers
+            of a stack.
         a: [..., *inputs, rank].
         b: [..., rank, *outputs].
         scale: the factor of the product, [].
@@ -348,7 +347,7 @@ def _concatenated(parts: list[tuple[str, Any]]) -> Any:
 
 
 def _take(array: Any, axis: int, indices: list[int]) -> Any:
-    """Returns the given indices of an axis, by slices if they are consecutive."""
+    """Returns the given indices of an axis, as a slice if they are consecutive."""
     stretches = np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1)
     if len(stretches) == 1:
         if len(indices) == array.shape[axis]:

@@ -1,4 +1,4 @@
-"""The base class of objectives: what a model learns, as pure functions that one train step runs."""
+"""The base class of training objectives, which are pure functions called by the train step."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Objective:
 
     @property
     def encoders(self) -> Mapping[str, EncoderConfig]:
-        """Returns {beginning of its parameters' names: architecture} of each encoder that is trained."""
+        """Returns {prefix of its parameter names: architecture} for each trained encoder."""
         config = encoder_config(self)
         return {} if config is None else {"": config}
 
     @property
     def scales(self) -> Mapping[str, float]:
-        """Returns the factor of each loss, by name, in the sum that is minimized; 1 if it is not listed."""
+        """Returns the factor of each loss in the minimized sum, by name; losses not listed have 1."""
         return {}
 
     def init(self, key: jax.Array) -> Params:
@@ -42,25 +42,22 @@ class Objective:
 
     @functools.cached_property
     def init_shapes(self) -> Params:
-        """Returns the shapes of the parameters that `init` returns, boxed alike.
+        """Returns the shapes of the parameters that `init` returns, boxed in the same way.
 
-        They are cached: a run needs them several times, and each trace of a model takes tenths of a second.
+        They are cached because a run needs them several times and a trace takes tenths of a second.
         """
         return jax.eval_shape(self.init, abstract_key())
 
     def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
         """Returns the model's inputs for a batch of the loader, on the device.
 
-        Rows stay along axis 0. Random values, in training and in evaluation, depend only on `key` and the
-        row's position in the global batch, or on keys of the rows in the batch.
+        Axis 0 is still the rows. Random values, in training and in evaluation, depend only on `key` and the
+        row's position in the global batch, or on row keys in the batch.
         """
         raise NotImplementedError
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Returns the weight that `loss` reports for each loss of a prepared batch.
-
-        It is known without running the model.
-        """
+        """Returns the weight that `loss` reports for each loss, without running the model."""
         raise NotImplementedError
 
     def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
@@ -76,7 +73,7 @@ class Objective:
         raise NotImplementedError
 
     def predict(self, params: Params, batch: Batch) -> jax.Array:
-        """Returns the outputs for a batch of the loader, one for each row."""
+        """Returns the outputs for a batch of the loader, one per row."""
         raise TypeError(f"{type(self).__name__} makes no predictions")
 
     @property
@@ -89,43 +86,43 @@ class Objective:
         return False
 
     def row_outputs(self, params: Params, batch: Batch, rngs: Rngs | None) -> Any:
-        """Returns the outputs that are compared, arrays with rows along axis 0; arguments as of `loss`."""
+        """Returns the outputs to compare, arrays with rows on axis 0; the arguments are as in `loss`."""
         raise TypeError(f"{type(self).__name__} does not compare rows")
 
     def compare(self, params: Params, outputs: Any, batch: Batch) -> tuple[Pairs, Pairs]:
-        """Returns the result of `loss`, from the outputs of all rows of a batch."""
+        """Returns the result of `loss` from the outputs of all rows of a batch."""
         raise TypeError(f"{type(self).__name__} does not compare rows")
 
     def frozen(self) -> Params | None:
-        """Returns the parameters that are read but never trained, boxed as in `init`; None if there are none.
+        """Returns the frozen parameters, boxed as in `init`; None if there are none.
 
         They are sharded like trainable parameters, have no gradient and no optimizer state, and are saved
         once per run. Leaves are arrays, or shapes (`jax.ShapeDtypeStruct`) if a resumed run has already saved
-        them or a new one takes them from `init_model`.
+        them or a new run gets them from `init_model`.
         """
         return None
 
     def join(self, params: Params, frozen: Params | None) -> Params:
-        """Returns the parameters that `loss` and `predict` take, from the trained and the frozen ones."""
+        """Combines trained and frozen parameters into the parameters that `loss` and `predict` take."""
         return params
 
     def init_model(self, key: jax.Array) -> Params:
-        """Returns new parameters of the model that is trained, boxed as in `init`.
+        """Returns new parameters of the trained model, boxed as in `init`.
 
-        By default, all of them are trained. If `frozen` returns only shapes, a new run takes the values from
-        the frozen ones of these parameters; see `split`.
+        By default, all of them are trained. If `frozen` returns only shapes, a new run takes the values of
+        frozen parameters from here; see `split`.
         """
         return self.init(key)
 
     @functools.cached_property
     def init_model_shapes(self) -> Params:
-        """Returns the shapes of the parameters that `init_model` returns, boxed alike."""
+        """Returns the shapes of the parameters that `init_model` returns, boxed in the same way."""
         if type(self).init_model is Objective.init_model:
             return self.init_shapes
         return jax.eval_shape(self.init_model, abstract_key())
 
     def split(self, params: Params) -> tuple[Params, Params | None]:
-        """Returns the trained and the frozen ones of some or all of the parameters that `init_model` has."""
+        """Splits some or all of the parameters of `init_model` into trained and frozen ones."""
         return params, None
 
 

@@ -1,7 +1,7 @@
-"""Left-to-right language modeling: each token from those before it (Devlin et al. 2019, section 5.1).
+"""Left-to-right (causal) language modeling (Devlin et al. 2019, section 5.1).
 
-The encoder and the head are those of masked LM, so that a model can be trained by one and then the other.
-`CausalThenMasked` does so in one run (Gisserot-Boukhlef et al. 2025, arXiv:2507.00994).
+The encoder and the head are the same as in masked LM, so a model can switch between the two objectives.
+`CausalThenMasked` does this in one run (Gisserot-Boukhlef et al. 2025, arXiv:2507.00994).
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.masking import place_at
 
-# An entry of the batches of steps that learn left to right: [B], of any values.
+# This entry of a batch, [B] with any values, marks a left-to-right step.
 LEFT_TO_RIGHT = "left_to_right"
 
 
 def next_tokens(input_ids: jax.Array, sequence_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns the label of each position, int32 [B, L], and its weight, float32 [B, L].
 
-    The label is the token that follows in the same sequence. The last token of a sequence and padding have
-    the weight 0.
+    The label is the next token of the same sequence. The last token of a sequence and padding have weight 0.
 
     Args:
         input_ids: int32 [B, L].
-        sequence_ids: int32 [B, L]; 1, 2, ... by sequence and 0 at padding.
+        sequence_ids: int32 [B, L]; 1, 2, ... for the sequences and 0 for padding.
     """
     labels, following = (jnp.pad(x[:, 1:], ((0, 0), (0, 1))) for x in (input_ids, sequence_ids))
     return labels, ((sequence_ids == following) & (sequence_ids > 0)).astype(jnp.float32)
@@ -46,7 +45,7 @@ class CausalLM(Objective):
     Attributes:
         config: configuration of the encoder, with causal attention.
         token_types: token types of A and B.
-        head: structure of the head, which is that of masked LM.
+        head: structure of the head, the same as in masked LM.
     """
 
     config: EncoderConfig
@@ -66,9 +65,9 @@ class CausalLM(Objective):
         return self.model.init(key, ids, ids, ids, ids, None, None)["params"]
 
     def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
-        """Unpacks the rows and adds the labels; nothing is random.
+        """Unpacks the rows and adds the labels, without randomness.
 
-        Rows that come with masks (see `data.google`) get their tokens back.
+        In rows that already have masks (see `data.google`), the original tokens are restored.
         """
         del key, train
         prepared = packed_inputs(batch, self.token_types)
@@ -89,9 +88,9 @@ class CausalLM(Objective):
         return {"clm": jnp.sum(batch["next_weights"])}
 
     def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
-        """Returns the loss of the next tokens and its accuracy.
+        """Returns the loss and the accuracy of next-token prediction.
 
-        `params` may have further groups, such as a next-sentence head.
+        `params` may have more groups, such as a next-sentence head.
         """
         inputs = [batch[name] for name in INPUTS]
         logits = self.model.apply(
@@ -103,13 +102,13 @@ class CausalLM(Objective):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CausalThenMasked(Objective):
-    """Masked LM whose first steps learn left to right, with the same parameters.
+    """Trains with causal LM in the first steps and with masked LM afterwards, on the same parameters.
 
-    These are the steps whose batches have the entry `LEFT_TO_RIGHT`. Each kind of batch has its program. A
-    next-sentence head has no gradient from left to right. Evaluation is masked LM.
+    Batches with the entry `LEFT_TO_RIGHT` use causal LM. Each kind of batch compiles its own program. A
+    next-sentence head gets no gradient from causal LM. Evaluation uses masked LM.
 
     Attributes:
-        masked: the objective of the other batches.
+        masked: the objective of all other batches.
     """
 
     masked: MaskedLM

@@ -1,6 +1,6 @@
 """Classification and regression of texts and text pairs, from [CLS] (paper, section 4.1).
 
-Also the baselines that encoders are compared with: a BiLSTM, and an auxiliary LM loss.
+The module also has two baselines for comparison: a BiLSTM, and a causal model with an auxiliary LM loss.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from bert_jax.objectives.rows import RowObjective
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Classification(RowObjective):
-    """Classification or regression of rows with one text or one pair, or with several of them.
+    """Classification or regression of rows with one or, if packed, several texts or text pairs.
 
     Batches with one example per row come from `bert_jax.tasks.rows.batches`. Packed batches come from
     `bert_jax.tasks.rows.packing` and have [B, S] examples instead of [B].
 
-    A `kind` of "classification" has `num_labels` logits and cross-entropy; "regression" has one output and
+    `kind` "classification" has `num_labels` logits and cross-entropy; "regression" has one output and
     squared error; "multilabel" has one logit per label, [B, C] targets and a binary cross-entropy per label.
     """
 
@@ -54,7 +54,7 @@ class Classification(RowObjective):
         return 1 if self.kind == "regression" else self.num_labels
 
     def options(self, batch: Batch) -> dict[str, Any]:
-        """Returns the positions of [CLS]. The logits of packed rows are [B, S, C], and [B, C] of others."""
+        """Returns the positions of [CLS]. Logits are [B, S, C] for packed rows and [B, C] for others."""
         return {"cls_positions": batch.get("cls_positions")}
 
     @property
@@ -95,14 +95,14 @@ class Classification(RowObjective):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClassificationAndLM(Classification):
-    """`Classification` by a causal model with an auxiliary loss (Radford et al. 2018, section 3.2).
+    """`Classification` with a causal model and an auxiliary LM loss (Radford et al. 2018, section 3.2).
 
-    The total is the loss of the task + `lm_weight` * `clm`, the mean cross-entropy of the next token over all
-    tokens of a batch but the last of each sequence. Evaluation and prediction do not compute it.
+    The total is task loss + `lm_weight` * `clm`. `clm` is the mean cross-entropy of the next token over all
+    tokens of a batch except the last of each sequence. Evaluation and prediction do not compute it.
 
     Attributes:
         lm_weight: the paper's lambda.
-        language_model: structure of the head that predicts the next token, which is that of masked LM.
+        language_model: structure of the head that predicts the next token, the same as in masked LM.
     """
 
     lm_weight: float = 0.5

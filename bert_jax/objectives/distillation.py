@@ -1,9 +1,9 @@
 """Knowledge distillation: a model, the student, also imitates a frozen teacher (Hinton et al. 2015).
 
 `Distillation` wraps an objective with logits. The teacher reads the same prepared batch, with the same masks,
-and computes without dropout. Logits are compared, and the states in `STATES`: `cosine` is DistilBERT's (Sanh
-et al. 2019); `embeddings`, `hidden` and `scores` are TinyBERT's (Jiao et al. 2020, section 3.1); `attention`
-and `values` are MiniLM's (Wang et al. 2020, section 3).
+and has no dropout. The losses compare logits and the states in `STATES`: `cosine` is from DistilBERT (Sanh et
+al. 2019); `embeddings`, `hidden` and `scores` are from TinyBERT (Jiao et al. 2020, section 3.1); `attention`
+and `values` are from MiniLM (Wang et al. 2020, section 3).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs
 from bert_jax.objectives.masked_lm import MaskedLM, at_every_token
 from bert_jax.objectives.rows import RowObjective
 
-DISTILLATION = "distillation"  # the parameters that only the comparison with the teacher has
-TEACHER = "teacher"  # the name of the teacher's parameters among the frozen ones
+DISTILLATION = "distillation"  # the group of parameters that only distillation uses
+TEACHER = "teacher"  # the name of the teacher's parameters in the tree of frozen parameters
 TASK, LOGITS = "task", "logits"  # the names of the student's own losses, and of the comparison of logits
 
 DistillableObjective: TypeAlias = MaskedLM | RowObjective
@@ -46,11 +46,11 @@ def divergence(
 ) -> jax.Array:
     """Returns the sum of weight x T^2 KL(softmax(targets / T) || softmax(logits / T)), in nats.
 
-    The factor keeps the size of the gradient the same for each temperature (Hinton et al. 2015, section 2).
+    The factor T^2 keeps the gradient's size independent of the temperature (Hinton et al. 2015, section 2).
 
     Args:
-        logits: of the student, float [..., C]; converted to float32.
-        targets: logits of the teacher, as `logits`. No gradient passes.
+        logits: logits of the student, float [..., C]; converted to float32.
+        targets: logits of the teacher, in the same format; they get no gradient.
         weights: float32, broadcast to [...].
         temperature: T, above 0.
     """
@@ -71,7 +71,7 @@ def _divergence_fwd(logits, targets):
 
 
 def _divergence_bwd(residuals, g):
-    # One pass over both logits, whose probabilities autodiff would keep too.
+    # This is one pass over both logits; autodiff would also keep their probabilities.
     logits, targets, log_sum, log_sum_of_targets = residuals
     return (jnp.exp(logits - log_sum) - jnp.exp(targets - log_sum_of_targets)) * g[..., None], None
 
@@ -104,8 +104,8 @@ STATES: Mapping[str, tuple[str, ...]] = {
     "attention": (intermediates.QUERIES, intermediates.KEYS),
     "values": (intermediates.VALUES,),
 }
-LAYERED = ("hidden", "scores")  # which compare each layer of the student with one of the teacher
-_PROJECTED = ("embeddings", "hidden")  # whose states are multiplied by a learned matrix if the widths differ
+LAYERED = ("hidden", "scores")  # these compare each layer of the student with a layer of the teacher
+_PROJECTED = ("embeddings", "hidden")  # these apply a learned projection if the widths differ
 
 
 def compare_states(
@@ -138,26 +138,26 @@ def compare_states(
         for query, key, layer in zip(*mine, layers, strict=True):
             logits = attention_logits(query, key, sequence_ids)
             targets = attention_logits(theirs[0][layer], theirs[1][layer], sequence_ids)
-            # The logits of tokens of two sequences are the same constant on both sides.
+            # Logits between different sequences are the same constant for student and teacher.
             squares = jnp.sum(jnp.square(logits - targets), axis=-1)
             total += jnp.sum(jnp.mean(squares, axis=1) * tokens)
         return total
-    # The divergence of the distributions over tokens in the last layers, a mean over heads (MiniLM,
-    # equations 4 and 6). "values" relates values with values.
+    # The divergence of the attention distributions of the last layers, averaged over heads (MiniLM,
+    # equations 4 and 6). "values" uses the scaled products of values with values instead.
     logits, targets = (attention_logits(side[0][-1], side[-1][-1], sequence_ids) for side in (mine, theirs))
     return divergence(logits, targets, tokens[:, None]) / logits.shape[1]
 
 
 def teacher_layers(few: int, many: int, numbers: Sequence[int] = ()) -> Sequence[int]:
-    """Returns the teacher's layer, from 0, for each of the student's: every n-th one, or the given ones."""
+    """Returns the teacher's layer, from 0, for each student layer: every n-th layer, or `numbers`."""
     return numbers or tuple((i + 1) * many // few - 1 for i in range(few))
 
 
 def parse_scales(text: str) -> dict[str, float]:
-    """Returns the scale of each comparison in a text like `logits=5, task=2, cosine=1`.
+    """Returns the scale of each loss in a text like `logits=5, task=2, cosine=1`.
 
     Raises:
-        UserError: the text has another form, has an unknown name, or compares nothing with the teacher.
+        UserError: the text has another form or an unknown name, or has no comparison with the teacher.
     """
     known, scales = (TASK, LOGITS, *STATES), dict[str, float]()
     for part in comma_lists.names(text, "distillation.losses"):
@@ -179,7 +179,7 @@ def parse_scales(text: str) -> dict[str, float]:
 
 
 def parse_layers(text: str, field: str = "layers") -> tuple[int, ...]:
-    """Returns the numbers in a text like `2,5,8,11`, the value of a field of the configuration.
+    """Returns the numbers in a text like `2,5,8,11`, the value of a configuration field.
 
     Raises:
         UserError: the text has another form.
@@ -195,7 +195,7 @@ def parse_layers(text: str, field: str = "layers") -> tuple[int, ...]:
 def check(
     names: Sequence[str], student: EncoderConfig, teacher: EncoderConfig, layers: Sequence[int]
 ) -> None:
-    """Raises UserError if some of the states cannot be compared for these models."""
+    """Raises UserError if some states of these models cannot be compared."""
     both = student, teacher
     few, many = (config.num_hidden_layers for config in both)
     valid = len(layers) == few and all(0 <= layer < many for layer in layers)
@@ -223,15 +223,15 @@ def check(
 class Distillation(Objective):
     """Trains a student on its own losses and on comparisons with its teacher.
 
-    If neither its own losses nor its logits count, the student is an encoder without a head. Logits of masked
-    LM are compared at all tokens.
+    If neither its own losses nor its logits have a factor, the student is an encoder without a head. Masked
+    LM logits are compared at all tokens.
 
     Attributes:
         student: the objective of the student.
         teacher: the same objective with the teacher's configuration and head.
-        factors: the factor of each comparison: of `TASK`, the student's own losses, of `LOGITS`, and of
-            names in `STATES`.
-        temperature: of the comparison of logits.
+        factors: the factor of each loss by name: `TASK` (the student's own losses), `LOGITS`, and names in
+            `STATES`.
+        temperature: the temperature for the comparison of logits.
         layer_numbers: the teacher's layer for each layer of the student; see `teacher_layers`.
         teacher_params: the teacher's parameters as nested arrays; None if only their shapes are known.
     """
@@ -257,7 +257,7 @@ class Distillation(Objective):
 
     @property
     def uses_heads(self) -> bool:
-        """Returns whether the student has a head, because its outputs count."""
+        """Returns whether the student has a head, because a loss uses its outputs."""
         return bool({TASK, LOGITS} & self.factors.keys())
 
     @property
@@ -270,7 +270,7 @@ class Distillation(Objective):
         return [name for name in self.factors if name in STATES]
 
     def init(self, key: jax.Array) -> Params:
-        """Returns new parameters of the student, and the matrices that map its states to the teacher's."""
+        """Returns new parameters of the student, and of the projections of its states to the teacher's."""
         sizes = self.student.config.hidden_size, self.teacher.config.hidden_size
         init = kernel_init(self.student.config.initializer_range)
         maps = {
@@ -322,7 +322,7 @@ class Distillation(Objective):
         names = list(dict.fromkeys(state for name in self._compared for state in STATES[name]))
         student, states = _forward(self.student, self.uses_heads, params["student"], batch, rngs, names)
         teacher, targets = _forward(self.teacher, LOGITS in self.factors, params[TEACHER], batch, None, names)
-        # Two losses read these logits, and their gradients can be added only if they have one dtype.
+        # Two losses read these logits, and their gradients can be added only if the dtypes are equal.
         student = jax.tree.map(lambda x: x.astype(jnp.float32), student)
         own, metrics = self.student.losses_of(student, batch) if self.uses_heads else ({}, {})
         sums: dict[str, jax.Array] = {}
@@ -342,7 +342,7 @@ class Distillation(Objective):
         return own | {name: (total, weights[name]) for name, total in sums.items()}, metrics
 
     def _compare_logits(self, student, teacher, batch):
-        """Returns the divergence of the teacher's predictions from the student's, a mean over softmaxes."""
+        """Returns the KL divergence of the predictions, averaged over softmaxes."""
         weights = self.student.soft_weights(batch)[0]
         both = zip(self.student.soft_logits(student), self.teacher.soft_logits(teacher), strict=True)
         sums = [divergence(mine, theirs, weights, self.temperature) for mine, theirs in both]
@@ -357,7 +357,7 @@ def _used(params: Params, heads: bool) -> Params:
 
 
 def _forward(objective: DistillableObjective, heads, params, batch, rngs, names) -> tuple[Any, Any]:
-    """Returns the logits, None without a head, and the states of these names."""
+    """Returns the logits (None without a head) and the states with these names."""
     if heads:
         return objective.forward(params, batch, rngs, names)
     inputs = (_rows(batch[name]) for name in INPUTS)

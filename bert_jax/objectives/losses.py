@@ -1,4 +1,4 @@
-"""Losses and accuracies as (sum, weight) pairs: the mean is taken once, over the whole global batch."""
+"""Losses and accuracies as (sum, weight) pairs; the mean is computed once, over the global batch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> P
     """Returns the weighted negative log-likelihood in nats.
 
     Args:
-        logits: float [..., C]; converted to float32. Their gradient is float32: a second term of a loss that
-            uses bfloat16 logits has to convert them first, too.
+        logits: float [..., C]; converted to float32. Their gradient is float32, so any other loss term that
+            uses the same bfloat16 logits must convert them to float32 first.
         labels: int32 [...], in [0, C) wherever the weight is not zero.
         weights: float32 [...].
 
@@ -28,8 +28,8 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> P
 
 
 def _pick(logits, labels):
-    # A comparison instead of a gather: its gradient is elementwise, and it stays local if classes are
-    # sharded.
+    # A comparison is used instead of a gather: its gradient is elementwise, and it stays local if classes
+    # are sharded.
     return jnp.sum(jnp.where(labels[..., None] == jnp.arange(logits.shape[-1]), logits, 0.0), axis=-1)
 
 
@@ -72,7 +72,7 @@ def accuracy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Pair:
 
 
 def of_tokens(logits: jax.Array | LateLogits, labels: jax.Array, weights: jax.Array) -> tuple[Pair, Pair]:
-    """Returns `cross_entropy` and `accuracy`, also of logits that are computed only here."""
+    """Returns `cross_entropy` and `accuracy`, also for logits that are computed only here."""
     if not isinstance(logits, LateLogits):
         return cross_entropy(logits, labels, weights), accuracy(logits, labels, weights)
     total = jnp.sum(weights)
@@ -81,7 +81,7 @@ def of_tokens(logits: jax.Array | LateLogits, labels: jax.Array, weights: jax.Ar
 
 
 def squared_error(predictions: jax.Array, targets: jax.Array, weights: jax.Array) -> Pair:
-    """Returns the weighted squared error as (sum, weight); all arguments are [...] and float32."""
+    """Returns the weighted squared error as (sum, weight); all arguments are float32 [...]."""
     return jnp.sum(jnp.square(predictions.astype(jnp.float32) - targets) * weights), jnp.sum(weights)
 
 

@@ -29,9 +29,9 @@ class MaskedLM(Objective):
         next_sentence: whether the records have next-sentence labels.
         token_types: token types of A and B.
         head: structure of the masked LM head.
-        next_sentence_head: whether the model has a next-sentence head, and the pooler that it needs; without
+        next_sentence_head: whether the model has a next-sentence head and the pooler that it needs; without
             it, the labels are not used.
-        eval_masking: the masks of evaluation; None for those of training.
+        eval_masking: the masks of evaluation; None to use `masking`.
     """
 
     config: EncoderConfig
@@ -54,8 +54,8 @@ class MaskedLM(Objective):
     def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
         """Unpacks the rows and samples their masks.
 
-        The masks of a row depend on `key` and its position in the global batch. With `masking.copies`, those
-        of training depend on the entry `mask_keys` alone (see `data.loader`). Rows that already have masks
+        The masks of a row depend on `key` and the row's position in the global batch. With `masking.copies`,
+        training masks depend only on the entry `mask_keys` (see `data.loader`). Rows that already have masks
         (see `data.google`) keep them.
         """
         labels = batch["next_sentence_labels"]
@@ -98,7 +98,7 @@ class MaskedLM(Objective):
         collect: Collection[str] = (),
         late_logits: bool = False,
     ) -> tuple[Any, intermediates.States]:
-        """Returns the logits of both heads, None without a next-sentence head, and the collected states.
+        """Returns the logits of both heads (None for a missing next-sentence head) and the collected states.
 
         Args:
             params: parameters of the model.
@@ -126,7 +126,7 @@ class MaskedLM(Objective):
         return self.losses_of(self.forward(params, batch, rngs, late_logits=True)[0], batch)
 
     def predict(self, params: Params, batch: Batch) -> jax.Array:
-        """Returns the probabilities of all tokens at the masks of rows: float32 [B, P, V].
+        """Returns the probabilities of the whole vocabulary at the masks: float32 [B, P, V].
 
         Args:
             params: parameters of the model.

@@ -53,15 +53,14 @@ class MaskingOptions:
         strategy: the unit that is chosen, a key of `STRATEGIES`.
         max_predictions: P, the static number of predictions of a row.
         count: how the number of tokens to predict in a row is determined, an item of `COUNTS`.
-        replace: fractions of the chosen tokens that become [MASK], that become a random token, and that stay
-            the same.
+        replace: fractions of the chosen tokens that become [MASK], become a random token, and stay the same.
         exclude_special: whether random tokens are never padding, [CLS], [SEP] or [UNK], as in fairseq.
         never_chosen: special tokens that are never chosen, an item of `NEVER_CHOSEN`.
         smoothing: a token is chosen with a probability proportional to (its count in the corpus)^-smoothing;
             0 for equal probabilities. The strategy has to be "token".
-        copies: the number of sets of masks of a row in training, whose keys are in the batch; 0: new masks at
-            every step.
-        part: the part of the configuration that has these options, for messages.
+        copies: the number of different sets of masks per row in training, whose keys are in the batch; 0 for
+            new masks at every step.
+        part: the group of configuration fields that has these options, for messages.
 
     Raises:
         UserError: a value is unknown, out of its range, or contradicts another one.
@@ -100,7 +99,7 @@ class MaskingOptions:
 
 
 def parse_fractions(text: str, name: str) -> tuple[float, float, float]:
-    """Returns the numbers of a text such as "0.8,0.1,0.1". Raises UserError, with the name of the field."""
+    """Parses a text such as "0.8,0.1,0.1". Raises UserError with the name of the field."""
     try:
         first, second, third = (float(item) for item in text.split(","))
     except ValueError:
@@ -146,9 +145,9 @@ class Vocabulary:
 
 
 def _continuations(tokenizer):
-    # SentencePiece's pieces continue a text, which is a word only where spaces divide words. As in
-    # google-research/albert, an ASCII punctuation mark is a word, and so is a piece with any character that
-    # is neither such a mark nor an English letter.
+    # SentencePiece marks tokens that follow a space. In languages without spaces, the others may start words
+    # too. As in google-research/albert, an ASCII punctuation mark is a word, and so is a token with any
+    # character that is neither such a mark nor an English letter.
     if tokenizer.word_start != _SENTENCE_PIECE_SPACE:
         return tokenizer.is_continuation
     english = [
@@ -159,7 +158,7 @@ def _continuations(tokenizer):
 
 
 def choice_weights(vocabulary: Vocabulary, options: MaskingOptions) -> np.ndarray:
-    """Returns the weights with which `MaskingOptions.smoothing` chooses the tokens, float64 [V], at most 1.
+    """Returns the sampling weights of `MaskingOptions.smoothing`, float64 [V], at most 1.
 
     Raises:
         UserError: float32 cannot represent the smallest weight of a token that may be chosen.
@@ -216,7 +215,7 @@ def mask_tokens(
     budget = _budgets(keys, lengths, candidate, options)
 
     def draw(stream, sample, dtype):
-        # The default dtypes depend on `jax_enable_x64`, and with them the samples.
+        # Default dtypes, and therefore the samples, would depend on `jax_enable_x64`.
         return jax.vmap(lambda key: sample(jax.random.fold_in(key, stream), (length,), dtype))(keys)
 
     arguments = [_scores(draw, input_ids, vocabulary, options), candidate]
@@ -246,8 +245,8 @@ def _scores(draw, input_ids, vocabulary, options):
     if not options.smoothing:
         return draw(_SCORES, jax.random.bits, jnp.uint32)
     weights = jnp.asarray(choice_weights(vocabulary, options), jnp.float32)
-    # The order of exponential variables with these rates has the distribution of successive draws without
-    # replacement. Floats that are not negative have the order of their bits.
+    # Sorting exponential variables with these rates is weighted sampling without replacement. Nonnegative
+    # floats have the same order as their bits.
     times = draw(_SCORES, jax.random.exponential, jnp.float32) / weights[input_ids]
     return jax.lax.bitcast_convert_type(times, jnp.uint32)
 
@@ -258,7 +257,7 @@ def _replaced(draw, input_ids, group, vocabulary, options):
     uniforms = draw(_REPLACEMENT, jax.random.uniform, jnp.float32)
     if group is not None:
         uniforms = jnp.take_along_axis(uniforms, group, axis=1)
-    # The numbers are less than 1, so that no token stays the same by a rounding error.
+    # Uniforms are less than 1, so a limit of 1.0 lets no token stay unchanged through rounding.
     random_below = mask + random if same else 1.0
     if not random:
         return jnp.where(uniforms < random_below, vocabulary.mask_id, input_ids)
@@ -285,7 +284,7 @@ def place_at(ids: jax.Array, positions: jax.Array, values: jax.Array, weights: j
 # How many tokens
 
 
-# The programs that count like this.
+# Each rule has the name of a program that uses it; "bernoulli" is the rule of transformers.
 COUNTS = ("google", "fairseq", "electra", "bernoulli")
 
 
@@ -304,8 +303,8 @@ def _budgets(keys: jax.Array, lengths: jax.Array, candidate: jax.Array, options:
         # A uniform choice of that many candidates then has the distribution of independent choices.
         chosen = candidate & (uniform(length) < prob)
         return jnp.minimum(most, jnp.sum(chosen, axis=1, dtype=jnp.int32))
-    # round(prob n), at least 1, of the n tokens with [CLS] and [SEP], by Python's float64 in
-    # google-research/bert, and by float32 in google-research/electra (pretrain_helpers.py).
+    # round(prob n), at least 1, where n includes [CLS] and [SEP]. google-research/bert computes it in
+    # Python's float64 and google-research/electra in float32 (pretrain_helpers.py).
     counts = [round(n * prob) for n in range(length + 1)]
     if options.count == "electra":
         numbers = np.arange(length + 1, dtype=np.float32)
@@ -316,9 +315,8 @@ def _budgets(keys: jax.Array, lengths: jax.Array, candidate: jax.Array, options:
 def default_max_predictions(length: int, prob: float, count: str = "google") -> int:
     """Returns the static number of predictions for full rows.
 
-    It is the fraction `prob` of a row, rounded up to a multiple of 4: for 15%, 20 at 128 tokens and 80 at
-    512, as is customary. ELECTRA's is int((prob + 0.005) length), and independent choices get four standard
-    deviations more.
+    It is prob * length, rounded up to a multiple of 4: for 15%, the usual 20 at 128 tokens and 80 at 512.
+    "electra" has int((prob + 0.005) * length), and "bernoulli" adds four standard deviations.
 
     Args:
         length: the maximum number of tokens in a row.
@@ -335,10 +333,10 @@ def default_max_predictions(length: int, prob: float, count: str = "google") -> 
 
 # Which tokens. Each function maps scores (uint32 [L]), candidates (bool [L], the tokens that may be chosen)
 # and the number of tokens (int32) to (the chosen tokens, bool [L]; their groups). Tokens with the same group,
-# int32 [L], share one draw of the replacement; None if each token has its own. Functions of words also take
-# the continuations of words and the separate tokens (both bool [L]): separate tokens belong to no word, and
-# spans and n-grams end before them. Those of several words take uniform numbers (float32 [L]), one for each
-# possible start.
+# int32 [L], share one sample of the replacement; None if each token has its own. Functions for words also
+# take the continuations of words and the separate tokens (both bool [L]). Separate tokens belong to no word,
+# and spans and n-grams end before them. Functions for several words also take uniform numbers (float32 [L]),
+# one for each possible start.
 
 
 def _by_score(scores, allowed):
@@ -353,9 +351,9 @@ def _tokens(scores, candidate, budget):
 
 
 def _word_starts(candidate, continuation, separate):
-    """Returns bool [L] first tokens of words, and int32 [L] the position of the first token of each word.
+    """Returns bool [L], the first tokens of words, and int32 [L], where the word of each token starts.
 
-    A candidate that is separate counts as a word.
+    A separate token that is a candidate counts as a word.
     """
     length = candidate.shape[0]
     follows = continuation & ~separate & jnp.concatenate([jnp.zeros(1, bool), ~separate[:-1]])
@@ -366,7 +364,7 @@ def _word_starts(candidate, continuation, separate):
 def _words(scores, candidate, continuation, separate, budget):
     """Chooses whole words in random order.
 
-    A word that would exceed the budget is skipped, and a shorter one may follow it.
+    A word that would exceed the budget is skipped, and a later, shorter one may fit.
     """
     starts, first = _word_starts(candidate, continuation, separate)
     sizes = jnp.zeros(candidate.shape[0], jnp.int32).at[first].add(candidate.astype(jnp.int32))
@@ -384,12 +382,12 @@ def _words(scores, candidate, continuation, separate, budget):
 def _spans(scores, uniforms, candidate, continuation, separate, budget):
     """Chooses spans of whole words from random starts (SpanBERT, Joshi et al. 2020, section 3.1).
 
-    The last span is cut at the budget. The tokens of a span have its start as their group.
+    The last span is truncated to the budget. The group of a span's tokens is the position of its start.
     """
     length = candidate.shape[0]
     starts, _ = _word_starts(candidate, continuation, separate)
     word = jnp.cumsum(starts)
-    # A separate token is a passage.
+    # A separate token is a passage by itself.
     passage = 2 * jnp.cumsum(separate, dtype=jnp.int32) - separate.astype(jnp.int32)
     order = _by_score(scores, starts)
     cumulative = 1 - _SPAN_CONTINUE ** np.arange(1, _SPAN_MAX_WORDS + 1)
@@ -418,14 +416,14 @@ def _spans(scores, uniforms, candidate, continuation, separate, budget):
 def _ngrams(scores, uniforms, candidate, continuation, separate, budget):
     """Chooses n-grams of whole words from random starts (google-research/albert).
 
-    An n-gram has n words with a probability proportional to 1/n, at most 3 words and at most as many as
-    remain until the next [SEP]. One that exceeds the budget is shortened until it fits; one that does not fit
-    at any length, or has a word that is chosen already, is skipped.
+    An n-gram has n words with a probability proportional to 1/n, up to 3 words and up to the next [SEP]. An
+    n-gram that exceeds the budget is shortened until it fits. It is skipped if it does not fit at any length
+    or contains a word that is already chosen.
     """
     length = candidate.shape[0]
     place = jnp.arange(length)
     starts, _ = _word_starts(candidate, continuation, separate)
-    # The first position after each one where a word starts or no word can be; `length` behind the last one.
+    # For each position, the next one that starts a word or is no candidate; `length` if there is none.
     boundary = jnp.append(jnp.where(starts | ~candidate, place, length), length)
     after = jax.lax.cummin(boundary, reverse=True)[1:]
     starts_or_end = jnp.append(starts & ~separate, False)
@@ -454,7 +452,7 @@ def _ngrams(scores, uniforms, candidate, continuation, separate, budget):
 
 
 class Strategy(NamedTuple):
-    """A way to choose tokens; `words` and `lengths` say which further arguments the function takes."""
+    """A way to choose tokens; `words` and `lengths` tell which extra arguments the function takes."""
 
     choose: Callable[..., tuple[jax.Array, jax.Array | None]]
     words: bool = True

@@ -1,4 +1,4 @@
-"""Choice among several texts, with one row for each text (paper, section 4.4), and reranking."""
+"""Choice among several texts, with one row per text (paper, section 4.4), and reranking."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from bert_jax.objectives.rows import RowObjective
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MultipleChoice(RowObjective):
-    """Each question has `choices` rows with one score from [CLS] each; the softmax is over these rows.
+    """Each question has `choices` rows. [CLS] gives a score per row, and the softmax is over these rows.
 
-    Batches are those of `bert_jax.tasks.rows.batches`, with [B, choices] rows.
+    Batches come from `bert_jax.tasks.rows.batches` and have [B, choices] rows.
     """
 
     config: EncoderConfig
@@ -52,14 +52,14 @@ class MultipleChoice(RowObjective):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reranking(MultipleChoice):
-    """The cross-entropy of finding the relevant document, which is the first one, among the candidates.
+    """The cross-entropy of finding the relevant document, which comes first, among the candidates.
 
     This is the localized contrastive estimation of Gao, Dai and Callan (2021, Rethink training of BERT
-    rerankers, section 3). Batches are those of `bert_jax.tasks.rows.batches`, with [B, K] rows for K
-    candidates, of which evaluation may have another number, or [B] rows for single pairs.
+    rerankers, section 3). Batches come from `bert_jax.tasks.rows.batches` and have [B, K] rows for K
+    candidates (K may differ in evaluation), or [B] rows for single pairs.
 
     Attributes:
-        choices: the number of candidates of a query.
+        choices: the number of candidates per query.
     """
 
     def shaped(self, output: jax.Array, batch: Batch) -> jax.Array:

@@ -1,18 +1,18 @@
-"""Detection of replaced tokens (ELECTRA, Clark et al. 2020): two networks that are trained together.
+"""Replaced token detection (ELECTRA, Clark et al. 2020): two networks that are trained together.
 
-A small masked LM, the generator, predicts the masked tokens, and a sample of each prediction replaces the
-token. The discriminator reads the row with the samples, and classifies every token as original or replaced.
-No gradient passes through the samples.
+A small masked LM, the generator, predicts the masked tokens, and each is replaced by a sample from its
+prediction. The discriminator reads the resulting row and classifies every token as original or replaced. No
+gradient passes through the samples.
 
-In ELECTRA both read the same embedding tables and the same norm after them; each has its projection from E to
-H. DeBERTa v3 (He et al. 2021, 2111.09543, section 3.3) shares the word embeddings without their gradient: the
-discriminator's table is stop_gradient(E_G) + D, where E_G is the generator's table and D is 0 at first
-(gradient-disentangled embedding sharing). Masked LM alone then trains the generator, and one step with the
-gradient of both losses is a step of the generator followed by one of the discriminator on its samples.
+In ELECTRA both networks share the embedding tables and the norm after them; each has its own projection from
+E to H. DeBERTa v3 (He et al. 2021, 2111.09543, section 3.3) shares word embeddings without their gradient:
+the discriminator's table is stop_gradient(E_G) + D, where E_G is the generator's table and D is initialized
+to 0 (gradient-disentangled embedding sharing). Only masked LM then trains the generator, and one step on both
+losses equals a generator step followed by a discriminator step on its samples.
 
-The parameters are {"encoder", "discriminator", "generator": {"encoder", "mlm"}}, so that the discriminator is
-stored as any other encoder, except for D, which is stored under another name (see `adapters.assemble`).
-Embeddings that both networks read are the discriminator's.
+The parameters are {"encoder", "discriminator", "generator": {"encoder", "mlm"}}, so the discriminator is
+stored like any other encoder, except for D, which has its own name (see `adapters.assemble`). Shared
+embeddings are stored with the discriminator.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _TABLE = "encoder/embeddings/word_embeddings"
 
 
 def generator_config(config: EncoderConfig, hidden_size: int = 0, layers: int = 0) -> EncoderConfig:
-    """Returns the architecture of the generator (section 3.2): narrower or fewer layers over equal tables.
+    """Returns the generator's architecture (section 3.2): narrower or fewer layers, tables of equal size.
 
-    With disentangled positions, which its embeddings lack, it has the mask decoder, as in DeBERTa v3.
+    Disentangled attention has no position embeddings, so it gets the mask decoder, as in DeBERTa v3.
 
     Args:
         config: architecture of the discriminator.
-        hidden_size: width of the generator's layers, with I = 4 H and heads of 64, or the next larger size
-            that divides it; 0 for a quarter of the discriminator's.
-        layers: number of them; 0 for as many as the discriminator has.
+        hidden_size: width H of the generator's layers; 0 for a quarter of the discriminator's. I is 4 H, and
+            heads have size 64 or the next larger size that divides H.
+        layers: number of layers; 0 for as many as the discriminator has.
     """
     hidden_size = hidden_size or max(1, config.hidden_size // 4)
     heads = next(number for number in range(max(1, hidden_size // 64), 0, -1) if not hidden_size % number)
@@ -68,12 +68,12 @@ def generator_config(config: EncoderConfig, hidden_size: int = 0, layers: int = 
 
 
 def has_own_table(params: Params) -> bool:
-    """Returns whether the parameters are of two networks of which the generator has its own embeddings."""
+    """Returns whether the parameters include a generator with its own word embeddings."""
     return any(name == f"{GENERATOR}/{_TABLE}" for name in flatten_dict(params, sep="/"))
 
 
 def generator_params(params: Params) -> Params:
-    """Returns the parameters {"encoder", "mlm"} of the generator from those of both networks."""
+    """Returns the generator's parameters, {"encoder", "mlm"}, from the parameters of both networks."""
     own = params[GENERATOR]
     if has_own_table(params):
         return own
@@ -83,7 +83,7 @@ def generator_params(params: Params) -> Params:
 
 
 def uniform_noise(keys: jax.Array, predictions: int, vocab_size: int) -> jax.Array:
-    """Returns float32 [B, P, V] in [0, 1), from the raw key uint32 [B, 2] of each row."""
+    """Returns float32 [B, P, V] in [0, 1), from one raw key per row, uint32 [B, 2]."""
 
     def of_row(key):
         key = jax.random.wrap_key_data(key, impl=_IMPLEMENTATION)
@@ -93,7 +93,7 @@ def uniform_noise(keys: jax.Array, predictions: int, vocab_size: int) -> jax.Arr
 
 
 def sample(logits: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Returns a sample int32 [B, P] of softmax(logits), by the Gumbel-max trick.
+    """Returns samples int32 [B, P] from softmax(logits), by the Gumbel-max trick.
 
     Args:
         logits: float [B, P, V]; no gradient passes.
@@ -112,8 +112,8 @@ class ReplacedTokens(Objective):
         config: architecture of the discriminator.
         generator: objective of the generator, which samples the masks; see `generator_config`.
         weight: factor of the discriminator's loss (lambda in the paper).
-        sharing: which embeddings the networks share: "all" of them; "gdes", the word embeddings without their
-            gradient; "none".
+        sharing: the embeddings that the networks share: "all"; "gdes" for the word embeddings without their
+            gradient; or "none".
         head: structure of the discriminator's head.
     """
 
@@ -154,9 +154,9 @@ class ReplacedTokens(Objective):
         return {**params, GENERATOR: {**own, "encoder": encoder}}
 
     def split(self, params: Params) -> tuple[Params, None]:
-        """Returns the parameters with the discriminator's table as its difference from the generator's.
+        """Returns the parameters, with the discriminator's table as its difference from the generator's.
 
-        A generator without a table, from a checkpoint of the discriminator alone, starts with the latter's.
+        If a checkpoint has only a discriminator, the generator starts with the discriminator's table.
         """
         flat = flatten_dict(params, sep="/")
         if self.sharing == "gdes" and _TABLE in flat:

@@ -1,4 +1,4 @@
-"""Base class of objectives for rows that hold one text, or one pair of texts."""
+"""Base class of objectives for rows with one text or one pair of texts."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class RowObjective(Objective):
         token_types: token types of the first and of the second text.
         choices: the number of consecutive rows that form one example.
         may_be_packed: whether rows may hold several examples; see `bert_jax.tasks.rows.packing`.
-        may_differ: a regular expression of the parameters that a checkpoint may lack, or have beyond the
-            model. Pre-training without next-sentence labels has no pooler.
+        may_differ: a regular expression for parameters that may be missing from a checkpoint or be extra in
+            it. Pre-training without next-sentence labels has no pooler.
     """
 
     config: EncoderConfig
@@ -56,7 +56,7 @@ class RowObjective(Objective):
 
     @property
     def has_softmax(self) -> bool:
-        """Returns whether the logits are those of distributions, which a teacher's are compared with."""
+        """Returns whether the logits are softmax inputs, which a comparison with a teacher needs."""
         return True
 
     def init(self, key: jax.Array) -> Params:
@@ -64,7 +64,7 @@ class RowObjective(Objective):
         return self.model.init(key, ids, ids, ids, ids)["params"]
 
     def row_widths(self, rows: int, width: int) -> tuple[int, ...]:
-        """Returns the numbers of tokens of the rows of a group that the model computes.
+        """Returns the number of tokens that the model computes for each row of a group.
 
         Args:
             rows: number of rows in a group.
@@ -73,7 +73,7 @@ class RowObjective(Objective):
         return (width,) * rows
 
     def prepare(self, batch: Batch, key: jax.Array | None, train: bool) -> Batch:
-        """Returns the batch with the model's inputs, int32 [..., L], added; nothing is random.
+        """Returns the batch with the model's inputs, int32 [..., L], added, without randomness.
 
         Packed rows also have int32 `cls_positions` [B, S].
         """
@@ -107,7 +107,7 @@ class RowObjective(Objective):
         return {}
 
     def shaped(self, output: jax.Array, batch: Batch) -> jax.Array:
-        """Returns the logits as `criterion` takes them, from the model's output."""
+        """Converts the model's output to the logits that `criterion` takes."""
         return output
 
     def forward(
@@ -156,18 +156,18 @@ class RowObjective(Objective):
         counted = weights * self.row_weights(batch) if self.windows else weights
         total, _ = self.criterion(logits, targets, counted)
         metrics = self.metrics(logits, targets, self.present(batch))
-        # The sum of `counted` would be the wrong divisor: windows of long texts, which all have one length,
-        # fill batches of their own, in which it would give each window the weight of a whole text.
+        # The sum of `counted` would be the wrong divisor. Windows of long texts all have the same length, so
+        # they fill entire batches, where it would give each window the weight of a whole text.
         return {"task": (total, jnp.sum(weights))}, metrics
 
     def soft_logits(self, logits: jax.Array) -> list[jax.Array]:
-        """Returns the logits of each softmax, which those of a teacher are compared with."""
+        """Returns the logits of each softmax, for comparison with a teacher's logits."""
         return [logits]
 
     def soft_weights(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Returns the weight of each of them and the sum that their loss is divided by.
+        """Returns the weights of `soft_logits` and the divisor of their loss.
 
-        These are as in `loss`, except that no class has a weight of its own.
+        Both are as in `loss`, except that there are no class weights.
         """
         weights = self.present(batch)
         return weights * self.row_weights(batch) if self.windows else weights, jnp.sum(weights)
@@ -177,11 +177,11 @@ class RowObjective(Objective):
         return self.outputs(self.logits(params, self.prepare(batch, None, False)))
 
     def outputs(self, logits: jax.Array) -> jax.Array:
-        """Returns what `predict` returns for these logits, by default class probabilities."""
+        """Converts logits to the result of `predict`, by default class probabilities."""
         return jax.nn.softmax(logits, axis=-1)
 
     def logits_of(self, outputs: jax.Array) -> jax.Array:
-        """Returns logits for which `outputs` returns these outputs."""
+        """Inverts `outputs`: returns logits for which `outputs` returns these values."""
         return jnp.log(jnp.maximum(outputs, jnp.finfo(jnp.float32).tiny))
 
     def evaluation_loss(self, outputs: Any, targets: Any) -> float:
@@ -191,7 +191,7 @@ class RowObjective(Objective):
             outputs: float32 arrays of whole examples; for an example with several windows, their mean.
             targets: targets as `criterion` takes them; a negative integer marks a target that does not count.
         """
-        with jax.transfer_guard("allow"):  # A few single operations on arrays of the host.
+        with jax.transfer_guard("allow"):  # only a few operations on host arrays
             weights = jnp.ones(len(outputs), jnp.float32)
             for leaf in jax.tree.leaves(targets):
                 if jnp.issubdtype(leaf.dtype, jnp.integer):

@@ -23,7 +23,7 @@ Targets = Mapping[str, jax.Array]
 class Spans(RowObjective):
     """Predicts where the answer starts and ends in rows of a question and a window of its context.
 
-    Batches are those of `bert_jax.tasks.rows.batches` with int32 targets `starts` and `ends` [B].
+    Batches come from `bert_jax.tasks.rows.batches` and have int32 targets `starts` and `ends` [B].
     """
 
     config: EncoderConfig
@@ -39,11 +39,11 @@ class Spans(RowObjective):
         return jnp.where(batch["sequence_ids"][..., None] > 0, output, jnp.finfo(output.dtype).min)
 
     def soft_logits(self, logits: jax.Array) -> list[jax.Array]:
-        """Returns the start and the end scores; those of padding can be divided by any temperature."""
+        """Returns the start and end scores; padding has -1e9, which any temperature can divide."""
         return [jnp.maximum(logits[..., i], -1e9) for i in range(2)]
 
     def criterion(self, logits: jax.Array, targets: Targets, weights: jax.Array) -> losses.Pair:
-        """Returns the mean of the start and end cross-entropies over the tokens of the row."""
+        """Returns the mean of the start and end cross-entropies; classes are the tokens of the row."""
         start_sum, weight = losses.cross_entropy(logits[..., 0], targets["starts"], weights)
         end_sum, _ = losses.cross_entropy(logits[..., 1], targets["ends"], weights)
         return (start_sum + end_sum) / 2, weight

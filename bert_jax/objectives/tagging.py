@@ -19,14 +19,14 @@ from bert_jax.objectives.rows import RowObjective
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tagging(RowObjective):
-    """Tokens with one tag each, negative for no tag, in batches of `bert_jax.tasks.rows.batches`.
+    """Predicts one tag per token in batches of `bert_jax.tasks.rows.batches`; a negative tag means none.
 
     Attributes:
         layers: layers of a frozen encoder whose outputs the head reads; empty if encoder and head are
             trained together.
         mix: how these layers are combined, a name in `models.baselines.feature_tagger.FEATURE_MIXES`.
-        lstm_layers, lstm_size: number and size of the BiLSTM layers in the head of a frozen encoder; one that
-            is trained has those of its `classifier`.
+        lstm_layers, lstm_size: number and size of the BiLSTM layers in the head on a frozen encoder. If the
+            encoder is trained, `classifier` has these settings.
     """
 
     config: EncoderConfig
@@ -55,7 +55,7 @@ class Tagging(RowObjective):
 
     @property
     def feature_width(self) -> int:
-        """Returns the numbers per token that `features` returns."""
+        """Returns the number of values per token in the result of `features`."""
         return (1 if self.mix == "sum" else len(self.layers)) * self.config.hidden_size
 
     def features(self, params: Params, batch: Batch) -> jax.Array:

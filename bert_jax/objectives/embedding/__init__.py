@@ -1,1 +1,1 @@
-"""Objectives of vectors of texts: of one for each text, or one for each token, and of groups of texts."""
+"""Objectives for text vectors, with one vector per text or one per token."""

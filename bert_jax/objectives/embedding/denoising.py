@@ -1,4 +1,4 @@
-"""Denoising of texts: a text is restored from the vector of what deletion leaves of it (TSDAE).
+"""Denoising auto-encoder for texts (TSDAE): a text is restored from the vector of its damaged version.
 
 Wang, Reimers and Gurevych 2021, "TSDAE: Using Transformer-based Sequential Denoising Auto-Encoder for
 Unsupervised Sentence Embedding Learning". The training data are single texts.
@@ -25,26 +25,26 @@ from bert_jax.objectives.embedding.sentence import TextVectors
 DENOISING = "denoising"  # the name of the loss
 DECODER = "decoder"  # the parameters that only the decoder has
 
-_DAMAGED = "damaged_"  # what the names of the encoder's inputs in a prepared batch begin with
+_DAMAGED = "damaged_"  # prefix of the names of the encoder's inputs in a prepared batch
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DenoisingAutoEncoder(TextVectors):
-    """Restores each text, token by token, from the vector of the text after some of its tokens were deleted.
+    """Restores each text, token by token, from the vector of the same text with some tokens deleted.
 
-    The decoder predicts every token of the whole text from the tokens before it and from the vector, which is
-    all that it reads of the damaged text. It is the encoder with causal attention, the same parameters, a
-    `CrossAttention` in each layer and the masked LM head (section 3, with tied parameters). The parameters
-    are {"encoder", "mlm", "decoder"}, so that the encoder is stored as any other; "decoder" has the
-    cross-attention alone. Batches have one text per row, or are packed.
+    The decoder predicts every token of the original text from the tokens before it and from the vector of the
+    damaged text. It is the encoder with causal attention, the same parameters, a `CrossAttention` in each
+    layer and the masked LM head (section 3, with tied parameters). The parameters are {"encoder", "mlm",
+    "decoder"}, so the encoder is stored like any other; "decoder" contains only the cross-attention. Batches
+    have one text per row, or are packed.
 
     Attributes:
         config: the configuration of the encoder.
         special_ids: ids of the special tokens of a row's layout, which are never deleted.
         deletion: the probability that a token is deleted.
         token_types: token types of the first and of the second text.
-        classifier: the head of which the pooling is that of the vectors.
-        head: structure of the head, which is that of masked LM.
+        classifier: the head whose pooling makes the vectors.
+        head: structure of the decoder's head, the same as in masked LM.
     """
 
     config: EncoderConfig
@@ -57,12 +57,12 @@ class DenoisingAutoEncoder(TextVectors):
 
     @property
     def decoder(self) -> PretrainingModel:
-        """Returns the decoder, which needs the parameters of the encoder, too."""
+        """Returns the decoder, which also needs the encoder's parameters."""
         return PretrainingModel(self.config.replace(causal=True), self.head, next_sentence=False)
 
     @property
     def new_groups(self) -> tuple[str, ...]:
-        """Returns the cross-attention; the head is that of the checkpoint if it has one."""
+        """Returns the group of the cross-attention. The head is read from a checkpoint that has one."""
         return (DECODER,)
 
     def init(self, key: jax.Array) -> Params:
@@ -76,10 +76,10 @@ class DenoisingAutoEncoder(TextVectors):
         return params | decoder | {DECODER: unflatten_dict(own)}
 
     def prepare(self, batch: Batch, key: jax.Array | None, train: bool) -> Batch:
-        """Returns the batch with the inputs of the decoder, those of the encoder and the labels.
+        """Returns the batch with the decoder's inputs, the encoder's inputs and the labels.
 
-        Which tokens of a row are deleted depends on `key` and its position in the global batch. Without a
-        key, nothing is deleted: the inputs are those of `predict`.
+        The deleted tokens of a row depend on `key` and the row's position in the global batch. Without a key,
+        as in `predict`, no token is deleted.
         """
         prepared = super().prepare(batch, key, train)
         if key is None:
@@ -99,7 +99,7 @@ class DenoisingAutoEncoder(TextVectors):
     def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
         damaged = {name.removeprefix(_DAMAGED): x for name, x in batch.items() if name.startswith(_DAMAGED)}
         vectors = self.row_outputs(params, damaged, rngs)
-        # Both networks have layers of the same names, which would draw the same dropout from the same key.
+        # Layers of both networks have the same names, so one key would give them the same dropout masks.
         rngs = None if rngs is None else {name: jax.random.fold_in(key, 1) for name, key in rngs.items()}
         logits, _ = self.decoder.apply(
             {"params": decoder_params(params)},
@@ -116,20 +116,20 @@ class DenoisingAutoEncoder(TextVectors):
 
 
 def decoder_params(params: Params) -> Params:
-    """Returns the parameters {"encoder", "mlm"} of the decoder from those of both networks."""
+    """Returns the decoder's parameters, {"encoder", "mlm"}, from the parameters of both networks."""
     encoder = flatten_dict(params["encoder"]) | flatten_dict(params[DECODER])
     return {name: x for name, x in params.items() if name != DECODER} | {"encoder": unflatten_dict(encoder)}
 
 
 def kept_tokens(key: jax.Array, prepared: Batch, special_ids: tuple[int, ...], deletion: float) -> jax.Array:
-    """Returns bool [B, L], the tokens that are not deleted; padding is none of them.
+    """Returns bool [B, L], true for the real tokens that are not deleted.
 
-    Each token is deleted with the probability `deletion`, but not the one with the largest draw of its text,
-    so that no text becomes empty, and no special token.
+    Each token is deleted with the probability `deletion`. Special tokens are always kept, and so is the token
+    with the largest random number of its text, so that no text becomes empty.
 
     Args:
         key: the key of the step.
-        prepared: `sequence_ids` and `input_ids`, int32 [B, L], and of packed rows `cls_positions`.
+        prepared: `sequence_ids` and `input_ids`, int32 [B, L], and `cls_positions` for packed rows.
         special_ids: ids that are kept.
         deletion: the probability of deletion, in [0, 1).
     """
@@ -149,11 +149,11 @@ def kept_tokens(key: jax.Array, prepared: Batch, special_ids: tuple[int, ...], d
 
 
 def without_deleted(batch: Batch, kept: jax.Array) -> Batch:
-    """Returns a batch whose rows have the kept tokens alone, in their order.
+    """Returns a batch whose rows contain only the kept tokens, in their original order.
 
     Args:
-        batch: `input_ids` [B, L] and `lengths` [B], and of packed rows `starts` and `first_lengths` [B, S].
-        kept: bool [B, L]; the first token of each sequence is kept.
+        batch: `input_ids` [B, L], `lengths` [B]; packed rows also have `starts`, `first_lengths` [B, S].
+        kept: bool [B, L]; the first token of each sequence must be kept.
     """
     order = jnp.argsort(~kept, axis=-1, stable=True)
     found = batch | {

@@ -1,4 +1,4 @@
-"""Late interaction: a vector for each token, and texts that are compared token by token (ColBERT)."""
+"""Late interaction (ColBERT): texts have one vector per token and are compared token by token."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from bert_jax.objectives.embedding.sentence import EXCLUDED, HIGHEST, TextGroups
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LateInteraction(TextGroups):
-    """Vectors of tokens, such that the score of a query with its document is larger than with others.
+    """Trains token vectors so that a query scores higher with its document than with others.
 
-    The state of each token is projected to a vector of length 1. A score is the sum over the tokens of the
-    query of the largest inner product with a token of the document (Khattab and Zaharia 2020, ColBERT,
+    The hidden state of each token is projected to a vector of length 1. For each query token, the largest
+    inner product with a document token is taken; their sum is the score (Khattab and Zaharia 2020, ColBERT,
     section 3.3). The loss is cross-entropy over all documents of the batch, as in Santhanam et al. 2022,
-    section 3.2, without the scores of a teacher.
+    section 3.2, without teacher scores.
 
-    Batches are those of `TextGroups`, with queries as anchors, and documents as positives and negatives. All
-    rows of queries have `query_length` tokens.
+    Batches have the format of `TextGroups`: queries are anchors, documents are positives and negatives. All
+    query rows have `query_length` tokens.
 
     Attributes:
         config: the configuration of the encoder.
         size: number of dimensions of the vectors.
         query_length: number of tokens of a query, all of which count in the score.
-        group: number of texts in a group of training.
-        temperature: what scores are divided by.
-        skipped: ids of the tokens of documents that do not count in the score.
+        group: number of texts in a training group.
+        temperature: divisor of the scores.
+        skipped: ids of document tokens that do not count in the score.
         token_types: token types of the first and of the second text.
         classifier: the projection.
     """
@@ -61,10 +61,10 @@ class LateInteraction(TextGroups):
         Returns:
             `queries` [B, Q, H] and `documents` [B, K - 1, L, H], where Q is `query_length`.
         """
-        # Queries are much shorter than documents. In the same rows, they would be padded to their length.
+        # Queries are much shorter than documents, and would be padded to the same length in one array.
         queries = {name: batch[name][:, :1, : self.query_length] for name in INPUTS}
         documents = {name: batch[name][:, 1:] for name in INPUTS}
-        # Row i of both would have the same dropout with the same key.
+        # With one key, row i of queries and row i of documents would have the same dropout mask.
         keys = None if rngs is None else {name: jax.random.fold_in(key, 1) for name, key in rngs.items()}
         found = self._vectors(params, queries, rngs), self._vectors(params, documents, keys)
         return {"queries": found[0][:, 0], "documents": found[1]}
@@ -83,8 +83,7 @@ class LateInteraction(TextGroups):
     def predict(self, params: Params, batch: Batch) -> jax.Array:
         """Returns the vectors of all tokens of each pair, float16 [B x 2, L, H].
 
-        They are as accurate as needed, and a file has hundreds of times as many numbers as in vectors of
-        texts.
+        float16 is accurate enough, and there are hundreds of times as many values as in text vectors.
         """
         found = self.row_outputs(params, self.prepare(batch, None, False), None)
         queries, documents = found["queries"][:, None], found["documents"]
@@ -95,12 +94,12 @@ class LateInteraction(TextGroups):
 
 
 def max_sim(query: jax.Array, documents: jax.Array, counted: jax.Array) -> jax.Array:
-    """Returns the scores of a query with documents: the sum of the largest inner product of each token.
+    """Returns a query's scores with documents: the sum of each query token's largest inner product.
 
     Args:
-        query: float32 [Q, H], the vectors of the tokens of a query.
-        documents: float32 [..., L, H], those of documents.
-        counted: bool [..., L], the tokens of documents that count.
+        query: float32 [Q, H], the token vectors of a query.
+        documents: float32 [..., L, H], the token vectors of documents.
+        counted: bool [..., L], the document tokens that count.
 
     Returns:
         float32 [...].
@@ -111,8 +110,8 @@ def max_sim(query: jax.Array, documents: jax.Array, counted: jax.Array) -> jax.A
 
 def max_sims(queries: jax.Array, documents: jax.Array, counted: jax.Array) -> jax.Array:
     """Returns the scores of queries [N, Q, H] with documents: float32 [N, ...]; see `max_sim`."""
-    # All inner products of 512 queries with 1,024 documents of 180 tokens would be 12 GB. Those of one query
-    # at a time are 24 MB. They are computed again for the gradient, which costs little: 2 million
-    # multiplications for each token of a document, of which the encoder of BERT-Base has 85 million.
-    # Documents stay on their devices, and the queries, which are smaller, are gathered.
+    # All inner products of 512 queries with 1,024 documents of 180 tokens take 12 GB, and one query at a time
+    # takes 24 MB. Recomputing them for the gradient is cheap: it needs 2 million multiplications per document
+    # token, compared with 85 million in the encoder of BERT-Base. Documents stay on their devices, and the
+    # queries, which are smaller, are gathered.
     return jax.lax.map(jax.checkpoint(lambda query: max_sim(query, documents, counted)), queries)

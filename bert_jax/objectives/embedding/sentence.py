@@ -1,4 +1,4 @@
-"""Sentence embeddings: a vector for each text, learned by comparing the texts of a batch with each other."""
+"""Sentence embeddings: one vector per text, trained by comparing the texts of a batch with each other."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ EXCLUDED = -1e9  # a logit of a text that is no candidate
 
 
 class TextObjective(RowObjective):
-    """Base class of objectives that train vectors, which evaluation compares by pairs of texts."""
+    """Base class of objectives that train vectors and are evaluated on pairs of texts."""
 
-    choices = 2  # texts in a group of evaluation
+    choices = 2  # texts in an evaluation group
 
     @property
     def has_softmax(self) -> bool:
@@ -39,13 +39,13 @@ class TextObjective(RowObjective):
 class TextGroups(TextObjective):
     """An objective that compares texts.
 
-    Texts come in groups: an anchor, its positive, and any number of hard negatives, in this order. Batches
-    are those of `rows.batches`, [B, K] rows of K texts a group, with int32 `texts`, equal for equal texts.
+    A group of texts is an anchor, its positive, and any number of hard negatives, in this order. Batches come
+    from `rows.batches` and have [B, K] rows, K texts per group; int32 `texts` are equal for equal texts.
 
     Attributes:
-        group: number of texts in a group of training. Groups of evaluation are pairs.
-        temperature: what scores are divided by.
-        symmetric: whether the anchor of each positive is sought too; the loss is the mean.
+        group: number of texts in a training group. Evaluation groups are pairs.
+        temperature: divisor of the scores.
+        symmetric: whether the loss is the mean of both directions, anchor to positive and back.
     """
 
     group: int = 2
@@ -63,17 +63,17 @@ class TextGroups(TextObjective):
         return self.compare(params, self.row_outputs(params, batch, rngs), batch)
 
     def by_group(self, name: str, batch: Batch) -> jax.Array:
-        """Returns values of the texts of a batch, [B, K]; those of packed batches are [B x K]."""
+        """Returns an entry of a batch that has one value per text as [B, K]; packed batches have [B x K]."""
         return batch[name].reshape(-1, self.group)
 
     def contrast(self, scores: jax.Array, batch: Batch) -> tuple[Pairs, Pairs]:
         """Returns InfoNCE, the cross-entropy of finding each anchor's positive, and its accuracy.
 
-        A text that is equal to the anchor, or to a positive of an equal anchor, is no negative.
+        A text equal to the anchor, or to a positive of an equal anchor, is not used as a negative.
 
         Args:
-            scores: float32 [B, (K - 1) B], of each anchor with the other texts of all groups: all positives,
-                then all first negatives, and so on.
+            scores: float32 [B, (K - 1) B], each anchor's scores with the other texts of all groups: first all
+                positives, then all first negatives, and so on.
             batch: a batch with `texts` and `weights`.
         """
         texts, present = self.by_group("texts", batch), self.by_group("weights", batch)
@@ -84,7 +84,7 @@ class TextGroups(TextObjective):
         loss = losses.cross_entropy(logits, numbers, weights)
         accuracy = losses.accuracy(logits, numbers, weights)
         if self.symmetric:
-            # The pairs that are excluded in one direction are excluded in the other one, too.
+            # Pairs that are excluded in one direction are also excluded in the other.
             among = slice(len(scores))
             back = jnp.where(candidates[:, among] & (weights > 0)[:, None], logits[:, among], EXCLUDED).T
             loss = ((loss[0] + losses.cross_entropy(back, numbers, weights)[0]) / 2, loss[1])
@@ -92,10 +92,10 @@ class TextGroups(TextObjective):
 
 
 def _candidates(texts: jax.Array, present: jax.Array) -> jax.Array:
-    """Returns bool [B, (K - 1) B], which texts are candidates for each anchor; its positive always is."""
+    """Returns bool [B, (K - 1) B], each anchor's candidates, which always include its own positive."""
     anchors, positives = texts[:, :1], texts[:, 1:2]
     others = texts[:, 1:].T.reshape(1, -1)
-    # A product of numbers, which is fast on every platform, as one of booleans is not.
+    # A matmul of floats is fast on every platform; a matmul of booleans is not.
     equal_anchors, equal_positives = (
         jnp.asarray(equal, jnp.float32) for equal in (anchors == anchors.T, positives == others)
     )
@@ -106,7 +106,7 @@ def _candidates(texts: jax.Array, present: jax.Array) -> jax.Array:
 
 
 def normalize(vectors: jax.Array) -> jax.Array:
-    """Returns vectors [..., H] scaled to length 1; a vector of zeros stays, and its gradient is finite."""
+    """Returns vectors [..., H] scaled to length 1; zero vectors stay zero and have a finite gradient."""
     squares = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
     return vectors * jax.lax.rsqrt(jnp.maximum(squares, LEAST_LENGTH**2))
 
@@ -121,7 +121,7 @@ class TextVectors(TextObjective):
         return SentenceModel(self.config, self.classifier.pooling_of(self.config))
 
     def row_outputs(self, params: Params, batch: Batch, rngs: Rngs | None) -> jax.Array:
-        """Returns the vectors of a prepared batch, float32 [B, K, H], or [R, S, H] of packed rows."""
+        """Returns the vectors of a prepared batch, float32 [B, K, H], or [R, S, H] for packed rows."""
         encoder = {"encoder": params["encoder"]}
         vectors = self.apply(encoder, batch, rngs, cls_positions=batch.get("cls_positions"))
         return vectors.reshape(batch["input_ids"].shape[0], -1, vectors.shape[-1])
@@ -134,28 +134,28 @@ class TextVectors(TextObjective):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SentenceEmbedding(TextVectors, TextGroups):
-    """Vectors of texts that are close if the texts belong together.
+    """Trains text vectors that are close if the texts belong together.
 
-    Batches are those of `TextGroups`, or the packed ones of `rows.packing`. The kinds of losses are:
+    Batches have the format of `TextGroups`, or are packed by `rows.packing`. The kinds of losses are:
 
     - "contrastive": cross-entropy of finding the positive of each anchor among the positives and negatives of
-      the whole batch (InfoNCE), by cosines divided by the temperature (Gao et al. 2021, SimCSE, section 3).
-    - "cosent": for each two pairs of a batch whose `targets` differ, the pair with the larger one should have
-      the larger cosine: log(1 + sum of exp((cosine of the other - its cosine) / temperature)) (CoSENT).
-    - "classes": cross-entropy of a linear classifier of (u, v, |u - v|), u and v being the vectors of a pair
-      (Reimers and Gurevych 2019, section 3).
+      the whole batch (InfoNCE); logits are cosines / temperature (Gao et al. 2021, SimCSE, section 3).
+    - "cosent": of any two pairs in a batch, the pair with the larger target should have the larger cosine:
+      log(1 + sum of exp((cosine of the other pair - its cosine) / temperature)) (CoSENT).
+    - "classes": cross-entropy of a linear classifier of (u, v, |u - v|), where u and v are the vectors of a
+      pair (Reimers and Gurevych 2019, section 3).
 
     Attributes:
         config: the configuration of the encoder.
         kind: one of `KINDS`.
-        group: number of texts in a group of training. Groups of evaluation are pairs.
-        temperature: of cosines.
-        symmetric: whether, in "contrastive", the anchor of each positive is sought too; the loss is the mean.
-        sizes: the numbers of leading dimensions whose vectors have the loss too, which is then the mean of
-            all (Kusupati et al. 2022, Matryoshka representations); empty for the whole vector only.
+        group: number of texts in a training group. Evaluation groups are pairs.
+        temperature: divisor of the cosines.
+        symmetric: whether "contrastive" is the mean of both directions, anchor to positive and back.
+        sizes: numbers of leading dimensions. The loss is the mean over these truncated vectors and the whole
+            vector (Kusupati et al. 2022, Matryoshka representations); empty for the whole vector only.
         num_labels: number of classes; 0 for other kinds.
         token_types: token types of the first and of the second text.
-        classifier: the head of which the pooling is that of the vectors.
+        classifier: the head whose pooling makes the vectors.
     """
 
     config: EncoderConfig
@@ -203,7 +203,7 @@ class SentenceEmbedding(TextVectors, TextGroups):
     def _classify(
         self, kernel: jax.Array, vectors: jax.Array, weights: jax.Array, batch: Batch
     ) -> tuple[Pairs, Pairs]:
-        """Returns the cross-entropy and the accuracy of the classes of pairs, from vectors [B, 2, H]."""
+        """Returns the cross-entropy and the accuracy of pair classification, from vectors [B, 2, H]."""
         first, second = vectors[:, 0], vectors[:, 1]
         logits = jnp.concatenate([first, second, jnp.abs(first - second)], axis=-1) @ kernel
         targets = self.by_group("targets", batch)[:, 0]
@@ -211,21 +211,21 @@ class SentenceEmbedding(TextVectors, TextGroups):
         return {"task": loss}, {"accuracy": losses.accuracy(logits, targets, weights)}
 
     def _contrast(self, units: jax.Array, batch: Batch) -> tuple[Pairs, Pairs]:
-        """Returns InfoNCE of cosines and its accuracy, from unit vectors [B, K, H]."""
+        """Returns InfoNCE over cosines and its accuracy, from unit vectors [B, K, H]."""
         anchors, others = units[:, 0], units[:, 1:].swapaxes(0, 1).reshape(-1, units.shape[-1])
         return self.contrast(jnp.matmul(anchors, others.T, precision=HIGHEST), batch)
 
 
 def cosent(cosines: jax.Array, targets: jax.Array, weights: jax.Array, temperature: float) -> Pair:
-    """Returns CoSENT's loss of pairs as (sum, weight): one value, counted once for each pair.
+    """Returns the CoSENT loss of a batch as (sum, weight): the one loss value, counted once per pair.
 
     Args:
-        cosines: float32 [B], of the texts of each pair.
+        cosines: float32 [B], the cosine of each pair.
         targets: float32 [B], the similarity of each pair on any scale.
         weights: float32 [B], 1 for each pair, and 0 for padding.
-        temperature: of cosines; 0.05 is the usual scale of 20.
+        temperature: divisor of the cosines; 0.05 is the usual scale of 20.
     """
-    differences = (cosines[:, None] - cosines) / temperature  # of the first from the second
+    differences = (cosines[:, None] - cosines) / temperature  # [i, j]: pair i minus pair j
     counted = (targets[:, None] < targets) & (weights[:, None] * weights > 0)
     logits = jnp.where(counted, differences, EXCLUDED)
     loss = jax.nn.logsumexp(jnp.append(logits.reshape(-1), 0.0))
