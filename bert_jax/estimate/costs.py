@@ -1,4 +1,4 @@
-"""What a compiled step costs on a chip: traffic with other chips, time, bytes of memory and FLOPs."""
+"""The cost of a compiled step on a chip: traffic with other chips, time, bytes of memory and FLOPs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def collectives(
         if visit.fused and not visit.offloaded:
             parts = visit.computation.values()
             if kind == "all-reduce" and any(part.opcode == "dynamic-slice" for part in parts):
-                kind = "reduce-scatter"  # which the TPU compiler writes as an all-reduce and slices of it
+                kind = "reduce-scatter"  # The TPU compiler writes it as an all-reduce and slices of it.
             else:
                 # A collective that is fused with the computation it overlaps with appears in the fusions that
                 # start, continue and end it. Several collectives may have the same channel.
@@ -101,7 +101,7 @@ def collectives(
 
 
 def _between_slices(visit: Visit, kind: str, chip: Chip, positions: Positions) -> Collective:
-    """Returns the part of a collective that leaves the slice: hosts exchange what each chip sends."""
+    """Returns the part of a collective that leaves the slice, where hosts exchange each chip's data."""
     slices = len({position[0] for position in positions})
     payload = sum(array.bytes for array in visit.operand_arrays())
     payload *= slices if kind == "all-gather" else 1
@@ -204,8 +204,8 @@ def ring_seconds(kind: str, payload: float, chip: Chip, members: Positions) -> f
 
     The data crosses the torus inside each slice, and the network between slices, where each chip sends its
     part. Along each torus dimension, a chip sends over two links if the group spans a ring, and over one if
-    it only spans a line. Groups with fewer than all devices of a chip share its links with others, and the
-    devices of one chip are taken to be connected as neighbors are.
+    it only spans a line. Groups that contain only some devices of a chip share its links with others, and the
+    devices of one chip are assumed to be connected like neighboring chips.
     """
     numbers = {member[0] for member in members}
     slices = len(numbers)
@@ -241,7 +241,7 @@ _FREE = {
 
 _KERNEL = "tpu_custom_call"  # a Pallas kernel; the compiler's other custom calls are bookkeeping
 
-# Operations with fewer elements run on the scalar unit, in parallel to the rest.
+# Operations with fewer elements run on the scalar unit, in parallel with the rest.
 _SCALARS = 1024
 
 
@@ -252,7 +252,7 @@ class Compute:
     estimated_seconds: float  # the compiler's cycle estimates at the chip's clock rate
     kernel_seconds: float  # Pallas kernels, by their schedules or their bytes, whichever take longer
     kernels: int  # number of executions of these kernels
-    added_seconds: float  # bytes at HBM's rate of operations without a compiler estimate
+    added_seconds: float  # operations without a compiler estimate: their bytes at HBM's rate
     added: dict[str, int]  # number of executions of these operations, by kind
     unknown_loops: int  # number of loops whose trip count could not be read; they are counted once
 
@@ -316,8 +316,8 @@ def _operations(module: Module) -> Iterator[Visit]:
 
 # Cycles of Pallas kernels
 
-# The bundles after registers are allocated. Later the compiler folds empty ones, in which all units wait for
-# a result, into the bundle before. Within 10% of its analysis of cycles on v6e, the only chip that has one.
+# The bundles after register allocation. Later the compiler folds empty bundles, in which all units wait for a
+# result, into the previous one. The count is within 10% of its cycle analysis, which only exists on v6e.
 _SCHEDULE = re.compile(r"\d+-(.*)-\d+-schedule-analysis_packed-bundles-post-ra\.txt")
 _GRID = re.compile(r"iteration_bounds = array<i64: ([\d, ]+)>")
 _PARALLEL = re.compile(r"dimension_semantics = \[([^\]]*)\]")
@@ -339,11 +339,11 @@ def read_schedules(folder: str) -> dict[str, int]:
 def kernel_cycles(module: Module, chip: Chip, bundles: Mapping[str, int]) -> dict[str, float]:
     """Returns the cycles that one execution of each Pallas kernel of a program takes, by its code.
 
-    The compiler's estimates have none for Pallas kernels, but it has scheduled them: the bundles of one step
-    of a kernel's grid are multiplied by the steps. They contain no transfers between HBM and vector memory,
+    The compiler gives no estimates for Pallas kernels, but it has scheduled them: the bundles of one step of
+    a kernel's grid are multiplied by the steps. They contain no transfers between HBM and vector memory,
     which overlap with the computation. Blocks that a kernel skips at run time count as if they were computed,
-    and all of a step with a loop as if it were inside the loop. Kernels with loops of unknown length, or
-    without a schedule, are missing in the result.
+    and a step that contains a loop counts as if all of it were inside the loop. The result omits kernels
+    without a schedule and kernels with loops of unknown length.
 
     Args:
         module: the compiled program.
@@ -369,7 +369,7 @@ def _kernel_code(instruction: Instruction) -> str:
 
 
 def kernel_executions(code: str, cores: int) -> float:
-    """Returns how often the innermost block of a kernel is executed on the busiest of a chip's cores.
+    """Returns the number of executions of a kernel's innermost block on the busiest of a chip's cores.
 
     It is infinite if the length of a loop is unknown.
     """
@@ -389,7 +389,7 @@ def kernel_executions(code: str, cores: int) -> float:
 
 
 def _turns(operation: Any) -> float:
-    """Returns how often the innermost loop inside an operation is executed."""
+    """Returns the number of iterations of the innermost loop inside an operation."""
     inside = (child.operation for region in operation.regions for block in region for child in block)
     turns = max(map(_turns, inside), default=1)
     if operation.name.endswith("scf.for"):
@@ -400,7 +400,7 @@ def _turns(operation: Any) -> float:
 
 
 def _constant(value: Any) -> float:
-    """Returns the value of an integer that is a constant or a sum of constants; NaN of any other."""
+    """Returns the value of an integer that is a constant or a sum of constants; otherwise NaN."""
     if isinstance(value.owner, ir.Block):
         return math.nan
     owner = value.owner.operation
@@ -423,7 +423,7 @@ def hbm_bytes(module: Module, visit: Visit) -> float:
     """Returns the bytes that one execution of an instruction reads from and writes to HBM.
 
     If it reads or updates slices of an array, as a scan does with the parameters of all layers, only the
-    slices count. Arrays in the core's own memory do not count, nor the workspace of cuBLAS.
+    slices count. Arrays in the core's own memory and the workspace of cuBLAS do not count.
     """
     instruction = visit.instruction
     if instruction.opcode == "fusion":
@@ -458,7 +458,7 @@ def _fusion_bytes(module: Module, visit: Visit) -> float:
 
 
 def _parameters(computation: Computation) -> dict[int, Instruction]:
-    """Returns the parameters of a computation by number; in the text they are in any order."""
+    """Returns the parameters of a computation by number; the text may list them in any order."""
     return {
         int(_PARAMETER.findall(part.attributes)[0]): part
         for part in computation.values()
@@ -508,10 +508,10 @@ def _output(computation: Computation, name: str) -> tuple[Array, ...]:
 
 
 def matrix_flops(module: Module) -> float:
-    """Returns the multiplications and additions of all products that one GPU executes.
+    """Returns the multiplications and additions of all matmuls that one GPU executes.
 
-    This includes products that the partitioner repeats on several GPUs, products of rematerialization, and
-    calls of cuBLAS and of cuDNN's attention. The contents of other custom calls are not counted.
+    This includes matmuls that the partitioner repeats on several GPUs, rematerialized matmuls, and calls of
+    cuBLAS and of cuDNN's attention. The contents of other custom calls are not counted.
     """
     return sum(visit.times * instruction_flops(visit) for visit in walk(module))
 
@@ -524,7 +524,7 @@ def instruction_flops(visit: Visit) -> float:
         contracted = _backend_integers(instruction, "lhs_contracting_dimensions")
         return 2.0 * instruction.arrays[0].size * math.prod(left.dims[axis] for axis in contracted)
     if target.startswith("__cudnn$fmha"):
-        # In the backward pass the scores are computed again (Dao et al. 2022).
+        # The backward pass recomputes the scores (Dao et al. 2022).
         products = 5 if target.endswith("Backward") else 2
         scores = math.prod(_backend_integers(instruction, "dimensions"))
         return 2.0 * products * scores * instruction.arrays[0].dims[-1]

@@ -1,4 +1,4 @@
-"""TPUs and GPUs that a step can be estimated for: data sheets, and devices to compile for without one."""
+"""TPUs and GPUs that a step can be estimated for: data sheets, and descriptions of devices to compile for."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _SCHEDULE_OPTIONS = (
 )
 _GIB = 2.0**30
 
-# A real GPU chooses between cuBLAS and Triton by timing, which is not possible here. With this option
-# products use cuBLAS, as most of them do on a GPU. Without it, all become Triton kernels with untuned tiles.
+# On a GPU, XLA chooses between cuBLAS and Triton by timing, which is not possible here. With this option,
+# matmuls use cuBLAS, as most do on a GPU. Without it, all become Triton kernels with untuned tiles.
 GPU_COMPILER_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
-# Versions that are assumed on the machine with the GPU.
+# The versions assumed for the machine with the GPU.
 _CUDNN, _CUDA = (9, 10, 0), (12, 8, 0)
 _GPUS_PER_HOST = 8
 
@@ -51,10 +51,10 @@ class Chip:
     Memory, peak, bandwidths and torus are from the specification tables at
     https://docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e,tpu7x}, read in November 2026. The one-way rate of
     a link is the ICI bandwidth per chip, which the tables count in both directions, divided by twice the
-    number of ports (v4: 50 GB/s in Jouppi et al. 2023, arXiv 2304.01433). The DCN rate is that of a pod
-    divided by its chips; v4's page gives none, so v5p's is used. Clock rates are those at which the matrix
-    units reach the peak; Jouppi et al. give v4's, too. TPU7x is assumed to have six ports, as v5p, and as
-    many multiplications per core and cycle as v6e; both are assumptions of this table, not published.
+    number of ports (v4: 50 GB/s in Jouppi et al. 2023, arXiv 2304.01433). The DCN rate is a pod's rate
+    divided by its chips; v4's page gives none, so v5p's is used. At the clock rate, the matrix units reach
+    the peak; Jouppi et al. also give v4's rate. Two values are assumptions, not published: TPU7x has six
+    ports, as v5p has, and as many multiplications per core and cycle as v6e.
     """
 
     name: str
@@ -67,14 +67,14 @@ class Chip:
     dcn_bandwidth: float  # bytes per second to other slices, per device
     clock: float  # cycles per second
     wraps_at: int  # shortest side of a slice along which the torus is closed
-    cores: int  # that work as one device
+    cores: int  # cores that form one device
     one_host: tuple[str, ...]  # shapes that fit a single host and are smaller than the usual 2x2
     devices: int = 1
     assumed: str = ""  # values that no data sheet gives
 
     @property
     def unit(self) -> str:
-        """Returns what memory and rows are counted for."""
+        """Returns the name of the unit for which memory and rows are given."""
         return "chip" if self.devices == 1 else "device"
 
 
@@ -189,7 +189,7 @@ class Gpu:
 
     `kind`, memory, multiprocessors, clock, cache and shared memory are the values that the driver reports, as
     listed by openxla/xla in xla/backends/gpu/target_config/specs; the compiler's choices depend on them. The
-    memory bandwidth is from the data sheet; the peak FLOP/s of products is in `training/flops.py`.
+    memory bandwidth is from the data sheet; the peak FLOP/s of matmuls is in `training/flops.py`.
     """
 
     name: str
@@ -292,7 +292,7 @@ class Hosts:
                 f"estimate for GPUs needs their compiler, in jax's version: pip install "
                 f"'jax-cuda12-plugin=={jax}' (or {install_hint('estimate-gpu')}); no GPU is needed"
             )
-        # jax looks neither for a GPU nor for CUDA's libraries.
+        # With these variables, jax looks neither for a GPU nor for CUDA's libraries.
         os.environ.update({"JAX_PLATFORMS": "cpu", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"})
 
     @staticmethod
@@ -305,7 +305,7 @@ class Hosts:
         try:
             cudnn.check_cudnn_version()
         except RuntimeError:
-            # jax asks the cuDNN library of this machine for its version, but that of the GPU machine matters.
+            # jax would use the cuDNN version of this machine, but the version on the GPU machine matters.
             major, minor, patch = _CUDNN
             cudnn.check_cudnn_version = lambda: 10_000 * major + 100 * minor + patch
         described = topologies.get_topology_desc(

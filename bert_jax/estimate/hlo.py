@@ -90,7 +90,7 @@ class Module:
 
 @dataclasses.dataclass(frozen=True)
 class Visit:
-    """An instruction, its computation, and how often it runs in one execution of the program."""
+    """An instruction, its computation, and its number of runs in one execution of the program."""
 
     computation: Computation
     instruction: Instruction
@@ -174,10 +174,10 @@ def _arrays(shape: str) -> tuple[Array, ...]:
 
 
 def trip_count(module: Module, loop: Instruction) -> int | None:
-    """Returns how often the body of a while loop runs, or None if it is not known.
+    """Returns the trip count of a while loop, or None if it is not known.
 
-    It is the compiler's annotation if there is one, and otherwise the constant that the condition compares
-    with: loops made by `jax.lax.scan` count from 0 in steps of 1.
+    It is the compiler's annotation if it exists, and otherwise the constant in the loop's condition, because
+    loops made by `jax.lax.scan` count from 0 in steps of 1.
     """
     known = re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes)
     if known:

@@ -32,7 +32,7 @@ def estimate(
         price: price of a TPU chip per hour.
 
     Returns:
-        The estimate, see docs/costs.md. It has no times and no traffic if the batch does not fit or the
+        The estimate; see docs/costs.md. It has no times and no traffic if the batch does not fit or the
         hardware has GPUs.
     """
     config, model, rows = step.config, step.model, step.rows
@@ -94,7 +94,7 @@ def _tpu_figures(program: Compiled, step: TrainStep, slices: Slices, price: floa
     hidden = sum(one.times * one.seconds for one in traffic if one.overlapped)
     seconds = max(compute.seconds, hidden) + waited
     model_flops = step.row_flops * config.batch_size
-    # The time of a step is taken to grow with its rows.
+    # The time of a step is assumed to be proportional to its rows.
     steps = config.batch_sizes.total_before(config.steps) / config.batch_size
     hours = steps * seconds / 3600
     rows_per_second = config.batch_size / seconds
@@ -124,8 +124,8 @@ def _tpu_figures(program: Compiled, step: TrainStep, slices: Slices, price: floa
 def _gpu_figures(program: Compiled, step: TrainStep, hosts: Hosts) -> dict[str, Any]:
     """Returns the FLOPs and memory traffic of a program for GPUs, and lower bounds of its time.
 
-    There is no step time: the compiler gives no estimates for GPUs, and the kernels of products are chosen by
-    timing them on the device.
+    There is no step time, because the compiler gives no estimates for GPUs and chooses the kernels of matmuls
+    by timing them on the device.
     """
     chip, module = hosts.chip, hlo.parse(program.text)
     device_peaks = flops.find_peak(chip.kind)

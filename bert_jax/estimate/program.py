@@ -96,16 +96,16 @@ class Compiled:
 class TrainStep:
     """The step that `bert-jax pretrain` runs for a config, on a mesh of given devices.
 
-    The vocabulary's ids, which are constants of the program, are those of the released vocabularies.
+    Special token ids, which are constants in the program, are taken from the released vocabularies.
 
     Args:
         config: the pre-training config.
         rows: contents of a batch.
         devices: devices to compile for.
-        compiler_options: options in addition to those of the run.
+        compiler_options: options in addition to the run's options.
         schedules: the folder of `hardware.Slices.prepare`, if any.
-        memory_limit: bytes per chip; a program that needs more does not fit. None if the compiler itself
-            refuses such programs.
+        memory_limit: bytes per chip; a program that needs more does not fit. None if the compiler raises an
+            error for such programs.
         device: the word for a device in lines of the log.
         log: called with one line before each compilation and with its result.
 
@@ -197,7 +197,7 @@ class TrainStep:
 
     def _compile(self, batch_size: int) -> Compiled | DoesNotFit:
         batch = self._batch(batch_size)
-        if self._schedules:  # those of an earlier program
+        if self._schedules:  # removes the schedules of the previous program
             files.remove_tree(self._schedules)
             files.make_directory(self._schedules)
         began = time.monotonic()
