@@ -1,4 +1,4 @@
-"""Values that the processes of a run exchange on the host."""
+"""Exchange of values between the processes of a run, on the host."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def _exchange(content: bytes, failed: bool = False) -> list[bytes]:
 
 @contextlib.contextmanager
 def failing_together() -> Iterator[None]:
-    """Ends the block in all processes of a run if it raises an error in one, in which the others would hang.
+    """Ends the block in all processes of a run if one process raises an error. The others would hang.
 
-    The others raise the error, as UserError, StorageError or else ClusterError, when they come to their next
-    exchange or to the end of the block. All processes have to enter the block, and do nothing else together
-    there than to exchange values by the functions of this module.
+    The others raise the error, as UserError, StorageError or else ClusterError, at their next exchange or at
+    the end of the block. All processes have to enter the block. Inside it, they may only communicate through
+    the functions of this module.
     """
     try:
         yield
@@ -69,16 +69,16 @@ def _tell(error: Exception) -> None:
 
 
 def call_in_primary(choose: Callable[[], Any]) -> Any:
-    """Returns in all processes of the run what `choose` returns in process 0; the others do not call it.
+    """Calls `choose` in process 0 only, and returns its result in all processes of the run.
 
-    All processes have to call this. Each may see other files in the same place, as on a file system that
-    shows changes late, or while another run writes.
+    All processes have to call this function. It is for choices that depend on files, which processes may see
+    differently: some file systems show changes late, and another run may be writing.
 
     Args:
         choose: returns a value that is JSON-serializable.
 
     Raises:
-        Exception: `choose` raises it in process 0. The others raise it, too, as in `failing_together`.
+        Exception: `choose` raises it in process 0. The others also raise it; see `failing_together`.
     """
     if jax.process_count() == 1:
         return choose()

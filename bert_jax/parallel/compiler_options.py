@@ -16,14 +16,14 @@ from jax.sharding import Mesh
 from bert_jax.io import files, scratch
 from bert_jax.parallel import host
 
-# Commands such as `fill-mask` compile one small program, in less than the second from which JAX stores them.
+# By default JAX stores programs that compile for a second or longer. Those of `fill-mask` take less time.
 _LEAST_SECONDS = 0.1
 _LEAST_SECONDS_VARIABLE = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 _XLA_CACHES_VARIABLE = "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"
-_REMOTE_CACHE = "xla_cache"  # beside the work directory, for the other runs there, too
+_REMOTE_CACHE = "xla_cache"  # next to the work directory, to be shared with other runs
 
 # By default, the all-reduces of all gradients are combined at the end of the step, where no computation is
-# left to overlap with. With a lower threshold, each layer has its own.
+# left to overlap with. With a lower threshold, each layer has a separate all-reduce.
 _PER_LAYER = {"xla_jf_crs_combiner_threshold_in_bytes": "1000000"}
 
 # All-reduces that a loop over fused computation steps advances. On every other chip, libtpu 0.0.50 ends with
@@ -36,7 +36,7 @@ _CONTINUATION_FUSION = _PER_LAYER | {
     "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": True,
 }
 
-# All-reduces on the SparseCores, beside the computation. Google's MaxText sets these options for Trillium
+# All-reduces on the SparseCores, in parallel with computation. Google's MaxText sets these for Trillium
 # (benchmarks/maxtext_trillium_model_configs.py, llama2-70b-4096-sc), Apple's AXLearn for every v6e
 # (axlearn/common/compiler_options.py).
 _SPARSE_CORES = _PER_LAYER | {
@@ -46,8 +46,8 @@ _SPARSE_CORES = _PER_LAYER | {
     "xla_sc_enable_instruction_fusion": False,
 }
 
-# Kind of device -> options for meshes that split nothing but the batch. No source supports an option of this
-# kind on v2 to v4 and v5p: there, the chips wait for the all-reduces.
+# Kind of device -> options for meshes that split only the batch. No source supports such an option on v2 to
+# v4 and v5p, where the chips wait for the all-reduces.
 DATA_PARALLEL: Mapping[str, Mapping[str, str | bool]] = {
     "TPU v5 lite": _CONTINUATION_FUSION,
     "TPU v5e": _CONTINUATION_FUSION,
@@ -74,14 +74,14 @@ def options(
     """Returns the options for a platform, the sizes of the mesh axes and a kind of device; see `for_mesh`."""
     chosen: dict[str, str | bool] = {}
     # With remat, the compiler would move recomputation far before its use, to overlap it with the all-reduces
-    # of other layers: six layers of 256 with remat=full keep .36 GiB, .11 without these options, and .79
-    # without remat. With fsdp=4, a step would be 1% longer.
+    # of other layers. Six layers of 256 with remat=full keep .36 GiB with these options, .11 without them,
+    # and .79 without remat. With fsdp=4, a step would be 1% longer.
     if platform == "tpu" and shape["data"] > 1 and shape["fsdp"] * shape["tensor"] == 1 and not recomputes:
         chosen.update(DATA_PARALLEL.get(kind, {}))
     if platform == "tpu" and shape["fsdp"] > 1:
         # By default, a matrix product with a sharded kernel becomes a chain of exchanges between neighbors.
         # BERT's kernels are too small for that: at fsdp=16, a step of two layers of Base takes four times as
-        # long. MaxText and AXLearn set it, too.
+        # long. MaxText and AXLearn also set this option.
         chosen["xla_jf_spmd_threshold_for_windowed_einsum_mib"] = "1000000"
     if platform == "gpu" and shape["data"] * shape["fsdp"] * shape["tensor"] > 1:
         # Overlaps all-reduces with the backward pass (recommended by NVIDIA for JAX; not measured here).
@@ -92,10 +92,10 @@ def options(
 def enable_compilation_cache(workdir: files.PathLike = "") -> None:
     """Enables JAX's cache of compiled programs, so that a restarted run does not compile again.
 
-    It is called as a command begins to compute, and first checks that there are devices to do so; see
-    `host.check_devices`. The cache is JAX_COMPILATION_CACHE_DIR; by default ~/.cache/bert_jax/xla (under
-    XDG_CACHE_HOME where that is set), or, for a work directory in a bucket, a folder of the bucket, so that a
-    new machine has it, too. Of several processes, JAX lets only process 0 write.
+    Commands call it before they compute. It first checks that the devices exist; see `host.check_devices`.
+    The cache is JAX_COMPILATION_CACHE_DIR; by default ~/.cache/bert_jax/xla (under XDG_CACHE_HOME if it is
+    set), or, for a work directory in a bucket, a folder of the bucket, which a new machine can also read. In
+    a run of several processes, only process 0 writes to the cache.
 
     Args:
         workdir: the work directory of a run; "" for other computations.
@@ -107,7 +107,7 @@ def enable_compilation_cache(workdir: files.PathLike = "") -> None:
     directory = directory or scratch.cache_directory("xla")
     jax.config.update("jax_compilation_cache_dir", directory)
     if files.is_remote(directory) and _XLA_CACHES_VARIABLE not in os.environ:
-        # JAX would make XLA keep its timings of GPU kernels there, too, and XLA cannot open a URL.
+        # JAX would make XLA also store its timings of GPU kernels there, but XLA cannot open a URL.
         jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
     if _LEAST_SECONDS_VARIABLE not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)

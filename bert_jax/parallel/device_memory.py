@@ -1,4 +1,4 @@
-"""The memory of the devices, and what a compiled program needs of it."""
+"""The memory of the devices, and the memory that a compiled program needs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def program_bytes(analysis: Any, platform: str) -> int:
         platform: the platform of the device.
     """
     if platform == "tpu":
-        # Temporary buffers share memory: their sum can exceed that of a chip on which the program runs.
+        # Temporary buffers share memory: a program can run although their sum exceeds the chip's memory.
         return analysis.peak_memory_in_bytes + analysis.generated_code_size_in_bytes
     return (
         analysis.argument_size_in_bytes
@@ -63,12 +63,12 @@ def program_bytes(analysis: Any, platform: str) -> int:
 
 
 def available(mesh: jax.sharding.Mesh) -> float | None:
-    """Returns the bytes that are free on the device of a mesh with the fewest, the same on every process.
+    """Returns the free bytes of the device with the fewest in a mesh. Every process gets the same value.
 
     Every process of a run has to call it.
 
     Returns:
-        The limit of the device less the arrays that it holds; None if a device reports no limit, as CPUs.
+        The device's limit minus the arrays that it holds; None if a device reports no limit, like CPUs.
     """
     least = math.inf
     for device in mesh.local_devices:

@@ -87,7 +87,7 @@ def _detect(timeout: int, environ: Mapping[str, str]) -> ProcessInfo | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on every Kubernetes pod without the client package
-            # jax.distributed.initialize() does this, too, but it tells nobody the address for `_rendezvous`.
+            # jax.distributed.initialize() also does this, but does not return the address for `rendezvous`.
             clusters = importlib.import_module("jax._src.clusters")
             address, processes, process, local = clusters.ClusterEnv.auto_detect_unset_distributed_params(
                 None, None, None, None, None, timeout
@@ -242,7 +242,7 @@ def exit_process(code: int) -> None:
     """Ends this process immediately if it is one of several, and not all of them end with the same code.
 
     At a normal exit JAX would wait for the other processes, which in turn wait for this one in a collective.
-    The codes 0 (success) and 3 (a stop) are of all processes.
+    Only the codes 0 (success) and 3 (a stop) are the same in all processes, which then end normally.
     """
     if code in (0, 3) or not is_one_of_several():
         return

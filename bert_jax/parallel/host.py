@@ -1,4 +1,4 @@
-"""The host: its cores and memory, how glibc manages memory, and which accelerators there are."""
+"""The host: its cores and memory, glibc's memory management, and the accelerators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ with epy.lazy_imports():
     import psutil
 
 _CGROUP = Path("/sys/fs/cgroup")
-# Of the second and the first version of cgroups: the files with the quota and the period, in microseconds.
+# In versions 2 and 1 of cgroups: the files with the quota and the period, in microseconds.
 _QUOTAS = (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))
 # The folder, files of the limit and of the usage, and the name of cached files in memory.stat.
 _MEMORY = (
@@ -123,7 +123,7 @@ def may_have_tpu() -> bool:
 
 
 def ignore_missing_accelerators() -> None:
-    """Lets jax use the CPU, without errors, where there are the libraries of TPUs or GPUs and no such device.
+    """Lets jax use the CPU, without errors, if libraries for TPUs or GPUs are installed without a device.
 
     Call this function before anything imports jax.
     """
@@ -138,7 +138,7 @@ def check_devices() -> None:
 
     Raises:
         UserError: the machine has no such device, or the package for it is not installed.
-        ClusterError: the device may be there, but another process may still hold it.
+        ClusterError: the device may exist, but another process may still hold it.
     """
     try:
         jax.devices()
@@ -147,7 +147,7 @@ def check_devices() -> None:
         hint = install_hint("tpu" if "tpu" in asked else "cuda")
         message = f"jax did not find its devices; JAX_PLATFORMS is {asked!r}: unset it, or {hint}"
         message += f" ({reason})" if reason else ""
-        # Without the package for GPUs, the error of jax has no text.
+        # If the package for GPUs is not installed, jax's error has no text.
         is_installed = reason and "known backends" not in reason and "Failed to open" not in reason
         may_pass = is_installed and (has_nvidia_gpu() or may_have_tpu())
         raise (ClusterError if may_pass else UserError)(message) from error

@@ -14,8 +14,8 @@ from bert_jax.kernels.dropout import dropout_rows, row_numbers
 from bert_jax.objectives.base import Batch
 from bert_jax.parallel import host
 
-# The activations of 1,024 tokens stay in the caches of two cores of a CPU: `embed` with MiniLM makes 1.25
-# times the texts/s of 4,096 tokens. One core is not faster with fewer, and more cores need more
+# The activations of 1,024 tokens stay in the caches of two CPU cores: `embed` with MiniLM computes 1.25 times
+# as many texts/s as with 4,096 tokens. One core is not faster with fewer tokens, and more cores need more
 # (benchmarks/NOTES.md).
 _TOKENS_PER_CORE = 512
 _LEAST_TOKENS = 1024
@@ -23,7 +23,7 @@ _ACCELERATOR_TOKENS = 32768
 
 
 def tokens_at_a_time(mesh: jax.sharding.Mesh) -> int | None:
-    """Returns the number of tokens of a forward pass on each device that suits a CPU; None elsewhere."""
+    """Returns the best number of tokens per device in a forward pass on CPUs; None on other devices."""
     if mesh.devices.flat[0].platform != "cpu":
         return None
     return max(_LEAST_TOKENS, math.ceil(host.usable_cores()) // mesh.size * _TOKENS_PER_CORE)
@@ -41,7 +41,7 @@ def for_forward_pass(batch: Batch, mesh: jax.sharding.Mesh) -> int:
     `tokens_at_a_time`.
 
     Args:
-        batch: a batch with int32 `input_ids` [B, ..., L]; one without them is computed at once.
+        batch: a batch, usually with int32 `input_ids` [B, ..., L]. A batch without them is not split.
         mesh: the device mesh that holds it.
     """
     tokens, ids = tokens_at_a_time(mesh), batch.get("input_ids")
@@ -87,7 +87,7 @@ def mapped(function: Callable[[Batch], Any], batch: Batch, count: int, *, recomp
     """Returns the results of a function for all rows of a batch, one of `count` microbatches at a time.
 
     The function maps rows to a tree of arrays with these rows along axis 0. Each row has the same dropout as
-    in the whole batch. With `recompute` the backward pass computes the activations again.
+    in the whole batch. With `recompute`, the backward pass recomputes the activations.
     """
     if count == 1:
         return function(batch)
@@ -107,7 +107,7 @@ def _of_microbatch(function: Callable[[Batch], Any]) -> Callable[[tuple[jax.Arra
 
 
 def _numbered(batch: Batch, count: int) -> tuple[jax.Array, Batch]:
-    # Batches of packed rows may also have arrays whose axis 0 is that of examples.
+    # In batches of packed rows, axis 0 of some arrays may index examples instead of rows.
     rows = batch["input_ids"] if "input_ids" in batch else jax.tree.leaves(batch)[0]
     return split_rows((row_numbers(rows.shape[0]), batch), count)
 

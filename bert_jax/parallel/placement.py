@@ -1,10 +1,10 @@
-"""Places parameters for forward passes, those of layers in the form in which the fewest bytes are read.
+"""Places parameters for forward passes, with layers in the form that needs the fewest memory reads.
 
-On a CPU, XLA copies the parameters of each layer out of the stacked ones before it computes the layer: 340 MB
-for a batch of BERT-Base (benchmarks/NOTES.md). If a program takes the layers as arrays of their own and
-stacks them itself, XLA replaces each slice of the stack by its array, unless the layers are a loop.
+On a CPU, XLA copies the parameters of each layer from the stacked arrays before it computes the layer: 340 MB
+for a batch of BERT-Base (benchmarks/NOTES.md). If a program takes each layer as a separate array and stacks
+them itself, XLA replaces each slice of the stack by its array, unless the layers are a loop.
 
-On any device, a program with products in bfloat16 casts the kernels of layers each time it is called. Kernels
+On any device, a program with bfloat16 matmuls casts the kernels of layers each time it is called. Kernels
 that are cast once, when they are placed, give the same results.
 """
 
@@ -30,21 +30,21 @@ class UnstackedLayers:
 
 
 def config_for(config: EncoderConfig, mesh: jax.sharding.Mesh) -> EncoderConfig:
-    """Returns the configuration of an encoder with the parameters of `place`, whose layers are not a loop."""
+    """Returns an encoder's configuration for parameters from `place`, with unrolled layers if unstacked."""
     return config.replace(scan_unroll=0) if _suits(mesh) else config
 
 
 def place(
     params: Mapping[str, Any], stacked: Collection[str], mesh: jax.sharding.Mesh, dtype: str
 ) -> dict[str, Any]:
-    """Returns parameters by name on every device of a mesh, those of layers in the fastest form.
+    """Returns parameters by name on every device of a mesh, with layers in the fastest form.
 
     Args:
-        params: arrays by name, on the host or on the devices of the mesh. Those on CPUs are copied only if
+        params: arrays by name, on the host or on the devices of the mesh. Arrays on CPUs are copied only if
             they are cast.
-        stacked: the names of those whose first axis is that of layers; others may be among them.
+        stacked: the names of parameters whose first axis is the layer. Names missing in `params` are ignored.
         mesh: the devices.
-        dtype: the dtype of the products of layers, "float32" or "bfloat16", which their kernels are cast to.
+        dtype: the dtype of the matmuls in layers, "float32" or "bfloat16". Their kernels are cast to it.
     """
     found = dict(params)
     layered = found.keys() & stacked

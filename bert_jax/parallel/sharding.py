@@ -52,8 +52,8 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Any = Non
     """Returns a mesh with the axes (data, fsdp, tensor) on some devices, or on all.
 
     One of the three sizes may be -1, which stands for the remaining devices. On several TPU slices, one axis
-    extends over the slices, through the data-center network: `data`, whose traffic is one all-reduce per
-    step, if its size allows it, or else `fsdp`. The other axes stay within a slice.
+    extends over the slices, through the data-center network. It is `data`, whose traffic is one all-reduce
+    per step, if its size allows it, or else `fsdp`. The other axes stay within a slice.
 
     Raises:
         UserError: the sizes are invalid, their product is not the number of devices, or they do not fit the
@@ -119,11 +119,11 @@ def partition_spec(names: tuple[str | None, ...], shape: tuple[int, ...], mesh: 
 
 
 def split_over_data(spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
-    """Returns the PartitionSpec of an array that `data` splits too, as ZeRO-1 does with moments.
+    """Returns the PartitionSpec of an array that is also split over `data`, as ZeRO-1 does with moments.
 
-    It splits the first dimension that is divisible. Dimensions that are split already come last, before them
-    that of the layers of a stack, so that each device has a part of every layer. An array without such a
-    dimension keeps its PartitionSpec.
+    It splits the first divisible dimension. Dimensions that are already split are tried last, and the layer
+    dimension of a stack just before them, so that each device has a part of every layer. An array without a
+    divisible dimension keeps its PartitionSpec.
     """
     listed = [(names,) if isinstance(names, str) else names or () for names in spec]
     axes = [tuple(name for name in names if mesh.shape[name] > 1) for names in listed]
@@ -214,9 +214,9 @@ def from_host(array: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
 
 
 def intended_transfer() -> contextlib.AbstractContextManager:
-    """Returns a context for functions of JAX whose transfers it takes for implicit ones.
+    """Returns a context that allows transfers in JAX functions that JAX considers implicit.
 
-    `jax.transfer_guard("disallow")` refuses those, which in a loop over steps are mistakes.
+    `jax.transfer_guard("disallow")` raises an error for them, because they are mistakes in a loop over steps.
     """
     return jax.transfer_guard("allow")
 
@@ -228,15 +228,15 @@ def on_mesh(mesh: Mesh) -> Iterator[None]:
         yield
 
 
-_MOST_LAYERS = 96  # of a stack; see `_sum_over_data`
+_MOST_LAYERS = 96  # in a stack; see `_sum_over_data`
 
 
 def sum_over_rows(function: Callable[[Any, Any], Any], given: Any, rows: Any) -> Any:
     """Returns sums over the rows of a batch, added up over the devices once.
 
-    Where only `data` splits the arrays of the mesh in context, each device computes the function from its own
-    rows, with their dropout, as a program without any communication; the sum over the devices comes last.
-    Elsewhere, the function is computed from all rows, and XLA's partitioner inserts the sums.
+    If `data` is the only axis of the context mesh that splits arrays, each device computes the function from
+    its own rows, with their dropout, without any communication, and the results are summed over the devices
+    at the end. Otherwise the function is computed from all rows, and XLA's partitioner inserts the sums.
 
     Args:
         function: (given, rows) -> tree of sums over the rows.
@@ -254,7 +254,7 @@ def sum_over_rows(function: Callable[[Any, Any], Any], given: Any, rows: Any) ->
         )
     # With `shard_map` over data and the other axes left to the partitioner, XLA aborts for data=2 fsdp=2
     # tensor=2.
-    # A mesh of the caller's own may have no such axis.
+    # A mesh made by the caller may lack these axes.
     if mesh.empty or mesh.size == 1 or mesh.shape.get("data", 1) < mesh.size:
         return function(given, rows)
 
@@ -285,7 +285,7 @@ def jit_train_step(
         train_step: the function.
         mesh: the device mesh.
         shardings: the shardings of the train state, whose buffers are donated.
-        recomputes: whether it computes activations again to free their memory (`model.remat`).
+        recomputes: whether it recomputes activations to save memory (`model.remat`).
     """
     replicated = NamedSharding(mesh, PartitionSpec())
     return MeshFunction(
