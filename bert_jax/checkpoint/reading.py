@@ -44,25 +44,25 @@ METADATA_KEY = "bert_jax"
 WRITTEN_LAST = ("commit_success.txt", "files.json")  # older versions wrote the second
 FROZEN = "frozen"  # the directory of the parameters that all steps share, and their name in a state
 _STEP = re.compile("0|[1-9][0-9]{0,9}")
-# The errors of a damaged file: those of orbax's own files, and those of TensorStore.
+# The errors of a damaged file: exceptions of orbax's own files, and messages of TensorStore.
 _DAMAGES = (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError, KeyError)
 _DATA_LOSS = re.compile("DATA_LOSS|NOT_FOUND|OUT_OF_RANGE")
 _EXPECTED = "expected a work directory or one of its checkpoints/STEP directories"
-# The beginnings of the names of the model's parameters in a step: those of trained ones, and those of frozen
-# ones, which are not all that may be frozen.
+# Prefixes of the names of the model's trained and frozen parameters in a step. Other entries may be frozen,
+# too.
 TRAINED, FROZEN_PARAMS = "params/", f"{FROZEN}/{adapters.PARAMS}/"
 
 
 class Damaged(Exception):
-    """A step that is incomplete or unreadable, or whose values are not those that were saved."""
+    """A step that is incomplete or unreadable, or whose values differ from the saved ones."""
 
 
-# The errors of a failed read, from the weakest. A step is set aside only if no process has another error.
+# The errors of a failed read, weakest first. A step is renamed only if no process has another error.
 _FAILURES = (Damaged, StorageError, UserError)
 
 
 def agree(read: Callable[[], _Result]) -> _Result:
-    """Returns the result of `read`, which every process of the run calls, if it fails in none.
+    """Returns the result of `read`, which all processes of the run call, if it succeeds in all of them.
 
     Otherwise all processes raise the strongest error: UserError, else StorageError, else Damaged.
     """
@@ -87,7 +87,7 @@ class Step:
     Attributes:
         path: its directory.
         own: the leaves in it.
-        shared: the frozen parameters in the directory beside it, as they were when the step was saved.
+        shared: the frozen parameters in the directory next to it, as they were when the step was saved.
     """
 
     path: str
@@ -120,7 +120,7 @@ class Step:
 
     @property
     def leaves(self) -> dict[str, Leaf]:
-        """The leaves in the step and the frozen parameters beside it."""
+        """The leaves in the step and the frozen parameters next to it."""
         return {**self.own, **self.shared}
 
     @property
@@ -129,7 +129,7 @@ class Step:
         return {_model_name(name): name for name in self.leaves if name.startswith((TRAINED, FROZEN_PARAMS))}
 
     def read(self, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
-        """Returns the verified arrays that are named in `wanted`, in its order.
+        """Returns the arrays that `wanted` names, verified and in its order.
 
         Raises:
             Damaged: the step cannot be trusted.
@@ -203,9 +203,9 @@ def is_step(name: str) -> bool:
 
 
 def is_committed(step: str) -> bool:
-    """True if a step was written completely, which its name proves except on gs://.
+    """True if a step was written completely. Except on gs://, its name proves that.
 
-    A directory cannot be renamed there, so that a file that is written last must exist. A step that an older
+    gs:// cannot rename a directory, so there a file that is written last must exist. A step that an older
     version wrote to a disk, and that was copied to gs://, has only `files.json`.
     """
     if files.scheme(step) != "gs":
@@ -219,7 +219,7 @@ def silence_orbax() -> None:
     logging.getLogger("absl").addFilter(
         lambda record: "orbax" not in record.pathname or record.levelno >= logging.CRITICAL
     )
-    # After an error, orbax closes its event loop while tasks wait in it, which Python reports in many lines.
+    # After an error, orbax closes its event loop while tasks are pending, and Python reports each of them.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", "coroutine '.*' was never awaited", RuntimeWarning)
     report = sys.unraisablehook
@@ -248,7 +248,7 @@ def _restore(path: str, wanted: Mapping[str, jax.ShapeDtypeStruct], partial: boo
         item=item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=partial
     )
     try:
-        # The method of ocp.Checkpointer waits for all processes, of which one may have failed.
+        # The method of ocp.Checkpointer waits for all processes, but one of them may have failed.
         with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
             restored = flatten(handler.restore(epath.Path(path), args=args))
         return {name: restored[name] for name in wanted}
@@ -262,7 +262,7 @@ def _restore(path: str, wanted: Mapping[str, jax.ShapeDtypeStruct], partial: boo
 
 def _unreadable(path: str, what: str, error: Exception) -> Exception:
     message = f"its {what} cannot be read ({one_line(error)})"
-    # A step must not be set aside because a bucket could not be reached.
+    # A step must not be renamed because a bucket could not be reached.
     is_damage = isinstance(error, _DAMAGES) or _DATA_LOSS.search(f"{error} {error.__cause__}")
     if files.is_remote(path) and not is_damage:
         return StorageError(f"{path}: {message}; check the network and run the same command")

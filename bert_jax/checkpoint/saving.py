@@ -1,8 +1,8 @@
 """Saves the steps of a run in the background, keeps the newest, and restores the newest that is intact.
 
-orbax's CheckpointManager would only replace what deletes old steps: it neither verifies steps nor sets
-damaged ones aside, does not flush the new step before it deletes an old one, and cannot read
-`checkpoints/STEP/`, the layout of all runs so far.
+orbax's CheckpointManager could only replace the deletion of old steps: it neither verifies steps nor renames
+damaged ones, does not flush the new step before it deletes an old one, and cannot read `checkpoints/STEP/`,
+the layout of all runs so far.
 """
 
 from __future__ import annotations
@@ -43,24 +43,23 @@ from bert_jax.parallel import collective
 
 _TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a directory that orbax has not completed
 _BAD, _DELETING = "bad-", "deleting-"
-_DIVIDED = 1 << 20  # bytes of a part, from which on several devices write one replicated array
+_DIVIDED = 1 << 20  # bytes; several devices share the writing of a replicated array in parts of this size
 
 
 class Checkpointer:
     """Saves and restores the states of one run under `directory`.
 
     The caller must hold the lock of the work directory (`workdir.WorkDir`), since two checkpointers on one
-    directory would overwrite each other's files. With several processes, all of them must make the same
-    calls; process 0 changes the directory. What a killed run left of a step that it saved or deleted is
-    removed first. The directory is listed at the start: a listing of a bucket in each save would stall the
-    steps.
+    directory would overwrite each other's files. All processes must make the same calls; process 0 changes
+    the directory. Partly saved or partly deleted steps of a killed run are removed first. The directory is
+    listed only at the start, because listing a bucket in each save would stall the steps.
 
     Args:
         directory: the directory of the steps, created if missing. A local path, gs:// or s3://.
         keep: the number of newest steps to keep.
         keep_every: steps that are a multiple of this number are never deleted; 0 means none.
-        log: called with one line when a step is set aside.
-        waiting: makes the context of a save, and of waiting for its end, which may take long.
+        log: called with one line when a damaged step is renamed.
+        waiting: makes the context in which saves and waits for their end, which may take long, run.
 
     Attributes:
         path: the absolute path of the directory.
@@ -92,7 +91,7 @@ class Checkpointer:
         self._saved, self._partial = set(steps), set(partial)
 
     def _clean(self) -> tuple[list[int], list[int]]:
-        """Returns the complete steps, and those that a killed run left incomplete, which gs:// may have."""
+        """Returns the complete steps, and the incomplete steps of a killed run, which gs:// may have."""
         files.make_directory(self.path)
         names = files.names(self.path)
         for name in names:
@@ -138,7 +137,7 @@ class Checkpointer:
                 self._finished = self._thread.submit(self._finish, old, step)
 
     def _finish(self, old: Collection[int], new: int) -> None:
-        """Waits until a step is on disk, and deletes the steps that are not kept, in the thread for that."""
+        """Waits until a step is on disk, then deletes the steps that are not kept; runs in the background."""
         self._orbax.wait_until_finished()
         if jax.process_index() == 0:
             self._delete(old, new)
@@ -150,7 +149,7 @@ class Checkpointer:
         self._orbax.save(path, args=arguments, custom_metadata={METADATA_KEY: described})
 
     def _save_frozen(self, leaves: dict[str, jax.Array]) -> dict[str, dict]:
-        """Writes the frozen parameters next to the steps, unless those of earlier steps already exist.
+        """Writes the frozen parameters next to the steps, unless an earlier step has done so.
 
         Returns:
             The description of the frozen parameters that each step records.
@@ -158,7 +157,7 @@ class Checkpointer:
         described = _describe(leaves)
         path = os.path.join(self.path, FROZEN)
         if self._has_frozen is None:
-            # Without a step, they are of a run that was killed before its first one, and may be others.
+            # Without a step, they are from a run that was killed before its first step, and may differ.
             self._has_frozen = bool(self._saved) and collective.call_in_primary(
                 lambda: files.exists(path) and is_committed(path)
             )
@@ -296,12 +295,12 @@ class Checkpointer:
 
 
 def _handler_options() -> dict[str, Any]:
-    """Returns arguments of orbax's handler that divide large replicated arrays only.
+    """Returns arguments of orbax's handler with which devices share the writing of large arrays only.
 
     By default it divides the writing of every replicated array among the devices, and compiles a program per
     part of each shape: several hundred at the first save, most of them for arrays of a few kilobytes.
     """
-    # Readers expect the file that this store writes. No public name leads to it.
+    # Readers expect the file that this store writes. It has no public name.
     store = getattr(ocp.type_handlers.get_type_handler(jax.Array), "_array_metadata_store", None)
     if store is None:
         return {}
