@@ -7,8 +7,8 @@ s: s * B if each has B rows. These positions run through epochs of n rows. Each 
 in its own random order, which is computed and never stored. A process reads only the rows of the global batch
 that its devices hold, so the batches are the same for any number of processes and after any restart.
 
-A share of the positions may be those of replay, rows of other records (`Replay`): their own numbering runs
-through epochs of these, and the other positions have a numbering of their own, too.
+A fraction of the positions may be replay: rows of other records (`Replay`). Replay positions and all others
+are numbered separately, and each numbering runs through epochs of its own records.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def permute(index: np.ndarray, n: int, seed: int, epoch: int) -> np.ndarray:
         index: int64 [...], in [0, n).
         n: the number of rows in an epoch.
         seed: the seed of the run.
-        epoch: the number of the epoch; each has a permutation of its own.
+        epoch: the number of the epoch; each has a different permutation.
 
     Returns:
         int64 [...], in [0, n).
@@ -81,11 +81,11 @@ def _rows(positions: np.ndarray, n: int, seed: int) -> tuple[np.ndarray, np.ndar
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-    """Records of which every batch takes a share of its rows.
+    """Records that provide a fraction of the rows of every batch.
 
     Attributes:
         dataset: the rows.
-        share: the share of the rows, above 0 and below 1, with a denominator of at most a million.
+        share: the fraction of the rows, above 0 and below 1, with a denominator of at most a million.
     """
 
     dataset: Dataset
@@ -98,15 +98,15 @@ def replayed_before(position: np.ndarray | int, share: Fraction) -> Any:
 
 
 def divide(positions: np.ndarray, share: Fraction) -> tuple[np.ndarray, np.ndarray]:
-    """Divides global positions into those of replay and all others, and numbers both from 0.
+    """Divides global positions into replay and all others, and numbers both from 0.
 
     Args:
         positions: int64 [B].
-        share: see `Replay`. A position p is replay if floor((p + 1) share) > floor(p share), so that the
-            first n positions have floor(n share) of replay, for any n.
+        share: see `Replay`. A position p is replay if floor((p + 1) share) > floor(p share), so the first n
+            positions contain floor(n share) replay positions, for any n.
 
     Returns:
-        Whether each position is replay, bool [B], and its number among those of its kind, int64 [B].
+        Whether each position is replay, bool [B], and its number among positions of the same kind, int64 [B].
     """
     before = replayed_before(positions, share)
     is_replay = replayed_before(positions + 1, share) > before
@@ -114,7 +114,7 @@ def divide(positions: np.ndarray, share: Fraction) -> tuple[np.ndarray, np.ndarr
 
 
 def replay_seed(seed: int) -> int:
-    """Returns the seed of the order and the masks of replay in a run with a seed."""
+    """Returns the seed for the order and the masks of replay in a run with this seed."""
     return int(_mix(np.array([seed % (1 << 64)], np.uint64) ^ np.uint64(0x7265706C6179))[0])
 
 
@@ -123,11 +123,11 @@ def mask_keys(rows: np.ndarray, copies: np.ndarray, seed: int) -> np.ndarray:
 
     Args:
         rows: int64 [B], the numbers of the rows in the data set.
-        copies: int64 [B], which of its sets of masks each row has.
+        copies: int64 [B], the number of the set of masks that each row gets.
         seed: the seed of the run.
 
     Returns:
-        uint32 [B, 2], the data of Threefry keys. Those of a copy differ from row to row.
+        uint32 [B, 2], the data of Threefry keys. In one copy, they differ from row to row.
     """
     key = _mix(np.array([seed % (1 << 64)], np.uint64) ^ np.uint64(0x6D61736B73))
     keys = _mix(key + np.asarray(copies, np.uint64))
@@ -160,9 +160,9 @@ def train_batches(
         mask_copies: the number of sets of masks that each row has. If it is not 0, batches have the entry
             `mask_keys`, uint32 [b, 2]: in epoch e, the key of set e mod `mask_copies` of each row; see the
             function `mask_keys`.
-        marks: {name: 0 or 1 by step}: entries, int32 [b], that the batches of the steps with 1 have.
-        replay: records that take a share of the rows of each batch; None for none. Their
-            batches have the same shapes as those of `dataset`.
+        marks: {name: 0 or 1 by step}; batches of the steps with 1 have an int32 [b] entry of this name.
+        replay: records that provide a fraction of the rows of each batch; None for none. Their batches have
+            the same shapes as batches of `dataset`.
 
     Returns:
         An iterator over batches as `PackedDataset.batch` returns them, in which `row_ids` are the positions
@@ -196,7 +196,7 @@ def train_batches(
 
 
 def _joined(*parts: tuple[np.ndarray, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Returns one batch of parts, each of which has the rows at the places where its bool [B] is True."""
+    """Returns one batch of (bool [B], batch) parts: each part has the rows where its bool is True."""
     order = np.argsort(np.concatenate([np.flatnonzero(chosen) for chosen, _ in parts]))
     return {name: np.concatenate([part[name] for _, part in parts])[order] for name in parts[0][1]}
 

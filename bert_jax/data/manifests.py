@@ -122,7 +122,7 @@ def merge(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return manifests[0]
     merged = dict(manifests[0])
     merged["max_sequences_per_row"] = max(manifest["max_sequences_per_row"] for manifest in manifests)
-    # Manifests of earlier versions say nothing about their labels, which they have.
+    # Records of earlier versions have labels, but their manifests do not say so.
     labeled = [manifest for manifest in manifests if manifest.get("nsp") != "none"]
     merged.pop("nsp", None)
     merged |= {name: one for name, one in (labeled or manifests)[0].items() if name == "nsp"}
@@ -141,7 +141,7 @@ def merge(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def merge_splits(parts: Sequence[dict[str, Any]], max_seq_length: int) -> dict[str, Any]:
     """Sums the counts of a split over its parts: directories, or the buckets of a build.
 
-    Without a count of labels, as in google records and those of earlier versions, all sequences have one.
+    If the labels are not counted, as in google records and earlier versions, all sequences have one.
     """
     names = ["documents", "rows", "sequences", "tokens", "random_next"]
     names += [name for name in ("labeled", "predictions") if all(name in part for part in parts)]
@@ -166,7 +166,7 @@ def merge_splits(parts: Sequence[dict[str, Any]], max_seq_length: int) -> dict[s
 
 
 def vocabulary_path(directory: str, settings: Mapping[str, Any]) -> str:
-    """Returns the path of the vocabulary of records, which may lie elsewhere where others made them.
+    """Returns the path of the vocabulary of records, which may be elsewhere if another program made them.
 
     Args:
         directory: the record directory.
@@ -200,7 +200,7 @@ def check_alike(directories: Sequence[tuple[str, dict[str, Any]]], split: str) -
 
 
 def check_vocabularies(directories: Sequence[tuple[str, dict[str, Any]]]) -> None:
-    """Raises UserError if (directory, manifest) pairs have different vocabularies or rows of another form."""
+    """Raises UserError if (directory, manifest) pairs have different vocabularies or row templates."""
     for setting in ("digest", "lower_case", "strip_accents", "normalizer", "template"):
         values = [(name, manifest["vocabulary"].get(setting)) for name, manifest in directories]
         _check_equal(values, "vocabulary" if setting == "digest" else setting)

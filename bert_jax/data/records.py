@@ -27,8 +27,8 @@ def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = ""
         split: the name of the split.
         vocab: the vocabulary of google records that another program wrote; the records of `bert-jax data`
             contain theirs.
-        index_dir: the directory in which indices are saved if that of the record files is not writable; ""
-            saves them nowhere.
+        index_dir: the directory in which indices are saved if the directory of the record files is not
+            writable; "" saves no indices.
 
     Raises:
         UserError: a directory or the split does not exist, the split is empty, the files do not match the
@@ -95,16 +95,16 @@ def tokenizer_of(dataset: Dataset) -> Tokenizer:
     """Returns the tokenizer of records.
 
     Raises:
-        UserError: the vocabulary beside the records is not the one that they were made with.
+        UserError: the vocabulary next to the records differs from the one that they were made with.
     """
     settings = dataset.manifest["vocabulary"]
     return tokenization.restore(manifests.vocabulary_path(dataset.directory, settings), settings)
 
 
 def check_vocabulary(field: str, path: os.PathLike | str, theirs: Tokenizer, tokenizer: Tokenizer) -> None:
-    """Raises UserError unless a checkpoint has the vocabulary, the text and the form of rows of the data.
+    """Raises UserError unless a checkpoint has the vocabulary, normalization and row template of the data.
 
-    A checkpoint may keep accents that the records do not have, since `data` has no flag for it.
+    A checkpoint may keep accents that the records lack, because `data` has no flag for it.
 
     Args:
         field: the field of the configuration, or the flag, that names the checkpoint.
@@ -129,9 +129,9 @@ def check_vocabulary(field: str, path: os.PathLike | str, theirs: Tokenizer, tok
 
 
 def count_tokens(dataset: Dataset, vocab_size: int, limit: int = 2**24) -> np.ndarray:
-    """Counts the tokens of evenly spaced rows, so that every process and every resumed run has the same.
+    """Counts the tokens of evenly spaced rows, so that all processes and resumed runs count the same.
 
-    The tokens of masked rows are those from before they were masked.
+    In masked rows, the original tokens are counted.
 
     Args:
         dataset: the records.
@@ -159,8 +159,8 @@ def unigram_loss(counts: np.ndarray, known: np.ndarray, smoothing: float = 1.0) 
 
     Args:
         counts: [V], how often each token has to be predicted.
-        known: [V], the counts that the frequencies are taken from; 0 for what is never predicted.
-        smoothing: is added to each of `known`, so that no token has the probability 0.
+        known: [V], the counts that give the frequencies; 0 for tokens that are never predicted.
+        smoothing: added to each of `known`, so that no token has probability 0.
     """
     shares = (known + smoothing) / (known + smoothing).sum()
     predicted = counts > 0

@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.io import atomic, files, scratch
 from bert_jax.io.wording import counted
 
-_OTHER_FILES = 512  # that a run may open besides its records
+_OTHER_FILES = 512  # that a run may open in addition to its records
 
 
 class Dataset(abc.ABC):
@@ -29,8 +29,8 @@ class Dataset(abc.ABC):
         index_dir: see `tfrecord.RecordFile`.
 
     Attributes:
-        directory: the first directory, whose vocabulary is that of the manifest.
-        manifest: the manifest; those of several directories are merged.
+        directory: the first directory; the vocabulary in the manifest belongs to it.
+        manifest: the manifest, merged from the manifests of several directories.
         split: the name of the split.
         is_remote: whether rows are read from an object store.
         max_seq_length: L.
@@ -103,7 +103,7 @@ class Dataset(abc.ABC):
         """Returns what is wrong with a row whose CRCs are right, or None if it is valid."""
 
     def raise_first_fault(self, indices: np.ndarray) -> None:
-        """Raises CorruptRecordError for the first invalid row, with the reason; -1 stands for no row."""
+        """Raises CorruptRecordError for the first invalid row, with the reason; -1 means no row."""
         for index in indices[indices >= 0].tolist():
             if reason := self.row_fault(index):
                 raise tfrecord.CorruptRecordError(*self.locate(index), reason)

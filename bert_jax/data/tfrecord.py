@@ -1,7 +1,7 @@
 """Reads and writes TFRecord files, with random access and without TensorFlow.
 
 A record is `uint64 length, uint32 masked CRC32C of the length, the bytes, uint32 masked CRC32C of the bytes`,
-all little-endian (tensorflow/core/lib/io/record_writer.h). The index file `NAME.tfrecord.index` beside
+all little-endian (tensorflow/core/lib/io/record_writer.h). The index file `NAME.tfrecord.index` next to
 `NAME.tfrecord` holds the offset of each record as a little-endian uint64. The index is redundant: when it is
 missing, a scan of the records rebuilds it.
 """
@@ -133,10 +133,10 @@ class RecordFile:
     The file is not memory-mapped: reading a page of a mapping after the file was truncated raises SIGBUS.
 
     Args:
-        path: the `.tfrecord` file. Its index is used if it fits the file; otherwise a scan rebuilds it, and
-            it is saved beside the file if that directory is writable.
-        index_dir: the directory in which the index is saved if that of the file is not writable; "" saves it
-            nowhere.
+        path: the `.tfrecord` file. Its index is used if it fits the file; otherwise a scan rebuilds it and
+            saves it next to the file if that directory is writable.
+        index_dir: the directory in which the index is saved if the directory of the file is not writable; ""
+            does not save it.
 
     Raises:
         UserError: the file does not exist or is not readable.
@@ -211,7 +211,7 @@ class RecordFile:
         return content
 
     def _length(self, offset: int, content: bytes) -> int:
-        """Returns the payload length of the record at byte `offset`, of which `content` is the beginning."""
+        """Returns the payload length of the record at byte `offset`; `content` is the start of the record."""
         length, room = 0, self.size - offset - FRAME_BYTES
         if room >= 0:
             length, crc = _HEADER.unpack_from(content)
@@ -296,13 +296,13 @@ class RecordFile:
 class RemoteFile(RecordFile):
     """A record file in an object store, whose records are read by `fetch`.
 
-    Blocks of its index are copied to the local disk when one of their records is first read: all indices of a
-    large corpus (0.4% of its bytes, on each host) would delay the first step and have to be read at once.
+    Blocks of its index are copied to the local disk when one of their records is first read. Copying all
+    indices of a large corpus at the start (0.4% of its bytes, on each host) would delay the first step.
 
     Args:
         url: the `.tfrecord` file.
-        copy: the path that a local copy would have. The index is beside it; zeros, or its end, stand for
-            missing blocks.
+        copy: the path that a local copy would have. The local index is next to it; a block that it lacks is
+            zeros or beyond its end.
         size: bytes of the file.
         rows: the number of its records.
     """
@@ -329,10 +329,10 @@ class RemoteFile(RecordFile):
         return self.path + INDEX_SUFFIX, 8 * first, 8 * min(first + INDEX_BLOCK + 1, self._rows)
 
     def keep_block(self, start: int, content: bytes) -> None:
-        """Writes bytes of the index from byte `start` on to its copy.
+        """Writes bytes of the index, which start at byte `start`, to the local index.
 
         Raises:
-            CorruptRecordError: they are not of an index of the file.
+            CorruptRecordError: the bytes do not belong to an index of the file.
             StorageError: the local disk failed.
         """
         if not self._fits(np.frombuffer(content, "<i8")):
