@@ -60,7 +60,7 @@ def write(model: Model, folder: str, to: str, *, card: str = "", log: Callable[[
         folder: the directory.
         to: one of `FORMATS`.
         card: the text of README.md.
-        log: called with a line: the size of the export, and how far its outputs are from the model's.
+        log: called with a line: the size of the export, and the difference of its outputs from the model's.
 
     Raises:
         UserError: the model has no such export, or the outputs in float32 differ from its own.
@@ -78,7 +78,7 @@ def write(model: Model, folder: str, to: str, *, card: str = "", log: Callable[[
     found = difference(model, run)
     directory, name = os.path.split(path)
     paths = [os.path.join(directory, one) for one in os.listdir(directory) if one.startswith(name)]
-    size = sum(map(os.path.getsize, paths))  # weights of more than 2 GB are beside the graph
+    size = sum(map(os.path.getsize, paths))  # weights of more than 2 GB are in a separate file
     log(f"{name}: {size / 1e6:,.1f} MB; its outputs for random rows differ from the model's by {found:.1e}")
 
 
@@ -154,7 +154,7 @@ def function(model: Model) -> Callable[..., dict[str, jax.Array]]:
 
 
 def difference(model: Model, run: Callable[..., Mapping[str, np.ndarray]]) -> float:
-    """Returns how far the outputs of an export are from those of the model, for random rows with padding.
+    """Returns the difference of an export's outputs from the model's, for random rows with padding.
 
     Args:
         model: the model.

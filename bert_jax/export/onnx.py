@@ -52,14 +52,14 @@ class Session:
         self._outputs = [one.name for one in self._session.get_outputs()]
 
     def __call__(self, *arrays: np.ndarray) -> Mapping[str, np.ndarray]:
-        """Returns the outputs for integers `INPUTS` [B, L]; a graph may lack the last one."""
+        """Returns the outputs for integers `INPUTS` [B, L]; a graph may lack the last input."""
         given = dict(zip(INPUTS, arrays, strict=True))
         feed = {name: given[name].astype(np.int64) for name in self._inputs}
         return dict(zip(self._outputs, self._session.run(self._outputs, feed), strict=True))
 
 
 class Graph:
-    """Collects the operations and the constants of a graph of a name."""
+    """Collects the operations and the constants of a named graph."""
 
     def __init__(self, name: str):
         self._name = name
@@ -107,7 +107,7 @@ class Graph:
         return names
 
     def save(self, path: str) -> None:
-        """Writes the graph to a file, and weights that are too large for it to a file beside it."""
+        """Writes the graph to a file; weights that are too large for it go to a file next to it."""
         weights = list(self._constants.values())
         graph = helper.make_graph(self._nodes, self._name, self._inputs, self._outputs, weights)
         opsets = [helper.make_opsetid("", OPSET)]
@@ -166,7 +166,7 @@ class ModelGraph:
         return self.graph.constant(self._weight(name, layer).reshape(shape), f"{name}{place}")
 
     def _dense(self, x: Value, name: str, inputs: int = 1, layer: int | None = None) -> Value:
-        """Returns x W + b over the last `inputs` dimensions of the kernel, which are one axis of x."""
+        """Returns x W + b; the first `inputs` dimensions of the kernel are one axis of x."""
         rows = math.prod(self._weight(f"{name}/kernel", layer).shape[:inputs])
         x = self.graph("MatMul", x, self._constant(f"{name}/kernel", layer, (rows, -1)))
         if f"{name}/bias" not in self._model.params:
@@ -232,13 +232,13 @@ class ModelGraph:
         return self._norm(x, "encoder/final_norm") if config.final_norm else x
 
     def _padding(self) -> Value:
-        """Returns what is added to the attention logits of padding, [B, 1, 1, L]."""
+        """Returns the bias [B, 1, 1, L] that masks the attention logits of padding."""
         padding = self.graph("Sub", self.graph.floats(1.0), self._real)
         bias = self.graph("Mul", padding, self.graph.floats(_NEVER))
         return self.graph("Unsqueeze", bias, self.graph.ints(1, 2))
 
     def _biases(self, spec: LayerSlice) -> list[Value]:
-        """Returns what is added to the attention logits by position, [1, 1, L, L] or [1, N, L, L]."""
+        """Returns the biases of the attention logits by position, [1, 1, L, L] or [1, N, L, L]."""
         config, found = self._config, []
         if not (spec.window or config.position == "alibi"):
             return []
