@@ -48,8 +48,7 @@ _STEP = re.compile("0|[1-9][0-9]{0,9}")
 _DAMAGES = (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError, KeyError)
 _DATA_LOSS = re.compile("DATA_LOSS|NOT_FOUND|OUT_OF_RANGE")
 _EXPECTED = "expected a work directory or one of its checkpoints/STEP directories"
-# Prefixes of the names of the model's trained and frozen parameters in a step. Other entries may be frozen,
-# too.
+# Prefixes of the names of trained and frozen model parameters in a step. Other entries may be frozen, too.
 TRAINED, FROZEN_PARAMS = "params/", f"{FROZEN}/{adapters.PARAMS}/"
 
 

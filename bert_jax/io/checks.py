@@ -20,7 +20,7 @@ def check_free(path: files.PathLike, overwrite: bool, flag: str = "--output") ->
     replaced only with --overwrite. Pictures and reports, which take seconds, are always replaced. Outputs
     that can be resumed, such as a work directory, are continued.
 
-    An empty directory counts as free. `flag` gave the path.
+    An empty directory counts as free. `flag` is the flag that gave the path.
     """
     if overwrite or not files.exists(path) or (files.is_directory(path) and not files.names(path)):
         return
@@ -51,7 +51,7 @@ def check_output_file(
         check_free(path, overwrite, flag)
         files.make_directory(files.parent(path))
         if not atomic.is_written_in_place(os.fspath(path)):
-            # Only a write shows that a bucket exists, or that a file may be made beside the old one.
+            # Only a write shows that a bucket exists, or that a file may be created next to the old one.
             target = path if files.is_remote(path) else os.path.realpath(path)
             probe = os.path.join(files.parent(target), f".bert_jax-{uuid.uuid4().hex}")
             atomic.write_file(probe, b"", sync=False)

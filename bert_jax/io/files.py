@@ -53,7 +53,7 @@ def scheme(path: PathLike) -> str:
 
 
 def _strip(path: str) -> str:
-    """Returns a path without trailing slashes, except those of a root."""
+    """Returns a path without trailing slashes; a root keeps its slashes."""
     stripped = path.rstrip("/")
     return path if not stripped or stripped.endswith(":") else stripped
 
@@ -97,7 +97,7 @@ def open_read(path: PathLike) -> BinaryIO:
 
 @contextlib.contextmanager
 def local_copy(path: PathLike) -> Iterator[str]:
-    """Yields the local path of a file or directory; for a URL, that of a copy that is removed afterwards."""
+    """Yields the local path of a file or directory; for a URL, the path of a temporary copy."""
     if not is_remote(path):
         yield os.fspath(path)
         return
@@ -161,7 +161,7 @@ def crc32c(path: PathLike) -> int:
 
 
 def version(path: PathLike) -> str:
-    """Returns a text that differs once a remote file has changed, if its file system can know that."""
+    """Returns a text that changes when a remote file changes, if its file system can detect that."""
     with remote.opened(path) as (system, bare):
         return str(system.ukey(bare))
 
@@ -242,7 +242,7 @@ def walk(directory: PathLike) -> list[str]:
         OSError: a directory under it cannot be read.
     """
     if not is_remote(directory):
-        folders = os.walk(directory, onerror=_refuse)  # which leaves out unreadable ones by default
+        folders = os.walk(directory, onerror=_refuse)  # by default it skips unreadable directories
         found = [os.path.join(folder, each) for folder, _, names in folders for each in names]
         return sorted(os.path.relpath(path, directory) for path in found)
     try:
@@ -255,7 +255,7 @@ def walk(directory: PathLike) -> list[str]:
 
 
 def _refuse(error: OSError) -> None:
-    # Another process may have removed it since it was listed.
+    # Another process may have removed it after it was listed.
     if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
         raise error
 

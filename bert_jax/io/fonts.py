@@ -12,7 +12,7 @@ with epy.lazy_imports():  # matplotlib takes a second to import
     import matplotlib
     from matplotlib import font_manager, text
 
-# Fonts that together have most scripts: those of Debian's fonts-noto-*, of macOS and others.
+# Fonts that together cover most scripts: from Debian's fonts-noto-*, macOS and others.
 _FALLBACKS = (
     "Noto Sans CJK",
     "Noto Sans",
@@ -26,7 +26,7 @@ _FALLBACKS = (
 def render(figure: Any, **options: Any) -> bytes:
     """Returns a matplotlib figure as the bytes of a picture.
 
-    Characters that the font lacks are taken from other installed fonts; those that none has are boxes.
+    Characters that the font lacks are drawn in other installed fonts, or as boxes if no font has them.
 
     Args:
         figure: the figure; the fonts of its texts are changed.

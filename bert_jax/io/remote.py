@@ -73,7 +73,7 @@ def errors(path: str | os.PathLike[str]) -> Iterator[None]:
         if number is None:
             code = str(getattr(error, "code", None) or getattr(error, "status", None) or "")
             number = _STATUS_NUMBERS.get(int(code) if code.isdigit() else 0, errno.EIO)
-        number = max(number, 0) or errno.EIO  # the resolver of names has negative ones
+        number = max(number, 0) or errno.EIO  # name resolution has negative numbers
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         if number != errno.EIO and isinstance(error, OSError):
             reason = os.strerror(number)
@@ -89,7 +89,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, str]]:
 
 
 def read_ranges(ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-    """Returns the bytes of (URL, start, end) ranges, of which those in one folder are requested at once.
+    """Returns the bytes of (URL, start, end) ranges; ranges in one folder are requested concurrently.
 
     A range is shorter if the file ends inside it.
 
