@@ -4,8 +4,7 @@
     bert-jax bench --config=pretrain/base --config.data.dir=records --json
 
 It prints the best and the median step, on synthetic rows and, if config.data.dir is set, on records. Rates
-count sequences and tokens without padding. FLOPs follow from the sizes of the model.
-"""
+are in sequences and tokens without padding. FLOPs are computed from the sizes of the model."""
 
 from __future__ import annotations
 
@@ -113,7 +112,7 @@ def measure(
 
 
 def report(result: dict[str, Any]) -> str:
-    """Returns the result of `measure` as text; rates are those of the best step, and of the median one."""
+    """Returns the result of `measure` as text, with the rates of the best and of the median step."""
     model, device, versions = result["config"]["model"], result["device"], result["versions"]
     lines = [
         f"{counted(model['num_hidden_layers'], 'layer')} of {model['hidden_size']}, {model['dtype']}; "

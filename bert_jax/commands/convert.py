@@ -38,7 +38,7 @@ with epy.lazy_imports():
     from bert_jax.inference import text_files
 
 EXPORTS = ("onnx", "stablehlo")
-# Flags that change the model on its way.
+# Flags that change the model during the conversion.
 CHANGES = ("vocab", "add_tokens", "pad_vocab_to", "positions", "layers", "dtype", "head")
 
 
@@ -153,7 +153,7 @@ def change(
     vocab_path: str,
     log: Callable[[str], None] = print,
 ) -> convert.Model:
-    """Returns the model with the changes that the flags ask for, which are made in a fixed order.
+    """Returns the model with the changes that the flags request, made in a fixed order.
 
     Args:
         flags: the flags of the command.
@@ -217,7 +217,7 @@ def _add_tokens(
     listed = [line for line in text_files.lines(path) if line.strip()]
     tokens = vocabulary.add_tokens(old, listed)
     atomic.write_file(vocab_path, "".join(f"{token}\n" for token in tokens).encode())
-    # These options are those of the old tokenizer: added words must not change what is detected.
+    # These options are the old tokenizer's: added words must not change what is detected.
     tokenizer = tokenization.restore(vocab_path, old.settings() | {"digest": ""})
     tokenizer.added_tokens = old.added_tokens
     model, report = vocabulary.replace_vocabulary(model, tokenizer)

@@ -54,7 +54,7 @@ with epy.lazy_imports():
 
 
 _OF_TASKS = ("input", "output", "overwrite", "dtype", "null_score_diff_threshold")
-# The flags that each kind of evaluation uses, besides --json, by the flag that asks for it.
+# The flags that each kind of evaluation uses, in addition to --json, by the flag that selects it.
 _USED = {
     "input": ("text", "label", *_OF_TASKS, "model", "choices"),
     "workdir": (*_OF_TASKS, "split", "step"),
@@ -152,7 +152,7 @@ def _of_minimal_pairs(flags: absl_flags.FlagValues) -> None:
 
 
 def _of_vectors(flags: absl_flags.FlagValues, mode: str) -> None:
-    """Prints how good the vectors of a model are."""
+    """Prints the quality of a model's vectors."""
     path: str = getattr(flags, mode)
     score: Callable[..., dict[str, float]]
     # Mistakes in the files are reported before a model is loaded.

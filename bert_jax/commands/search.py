@@ -16,8 +16,8 @@ queries are lines of standard input. Each query is compared with all documents. 
 
 With --input and --text=A,B, the negatives of each text of A are its nearest texts among B and the --corpus.
 The output has A, B and a list `negatives`, for --config.data.negatives=negatives of finetune/embedding. A
-text is not a negative if B has it in a row with an equal text in A, or if its cosine (with --rerank its
-score) is not below that of the pair by --margin, because it may be correct. Rows with fewer negatives than
+text that may be correct is not a negative: if B has it in a row with an equal text in A, or if its cosine
+(with --rerank its score) is not at least --margin below the pair's. Rows with fewer negatives than
 --negatives are skipped.
 """
 
@@ -129,7 +129,7 @@ def _search(flags: absl_flags.FlagValues) -> int:
 
 
 def _existing(flags: absl_flags.FlagValues) -> search.Index | None:
-    """Returns the index in the directory; None if there is none, or if it is to be made anew.
+    """Returns the index in the directory; None if there is none, or if it has to be built again.
 
     Raises:
         UserError: there is no index and no corpus, or the index was made from another corpus.
@@ -168,7 +168,7 @@ def _make(
 
 
 def _batches(flags: absl_flags.FlagValues) -> Iterator[list[text_files.Document]]:
-    """Yields the queries, those of standard input one by one."""
+    """Yields batches of queries; queries from standard input come one by one."""
     if flags.query:
         yield [text_files.Document(str(number), text) for number, text in enumerate(flags.query)]
         return

@@ -98,7 +98,7 @@ def _services(flags: absl_flags.FlagValues) -> list[http.Service]:
             found.append(http.fill_mask(filler))
     source = flags.workdir
     if not source and model.head in predictor.HEADS and model.head != "multiple_choice":
-        source = flags.model  # of which there is one without --workdir
+        source = flags.model  # without --workdir, it is always given
     if source:
         options = dict(batch_size=flags.batch_size, dtype=flags.dtype)
         found.append(http.prediction(predictor.Predictor(source, log=log, **options)))
@@ -106,7 +106,7 @@ def _services(flags: absl_flags.FlagValues) -> list[http.Service]:
 
 
 def _serve(application: Any, host: str, port: int, paths: list[str]) -> int:
-    """Answers requests until a signal arrives, and then those that are being answered."""
+    """Answers requests until a signal arrives, then finishes the open ones."""
 
     class Server(http.HttpServer):
         async def startup(self, sockets: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""The flags that several commands have, and what they stand for."""
+"""Flags that several commands have, and functions that read them."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ with epy.lazy_imports():
 MODEL = "a work directory or checkpoint of bert-jax, a Hugging Face folder or hub name, or a TF1 prefix"
 FINETUNED = "a Hugging Face or PEFT folder, or a hub name, with a fine-tuned head"
 
-_STALL_SECONDS = 900.0  # of runs with several processes; a single one may be suspended for any time
+_STALL_SECONDS = 900.0  # for runs with several processes; a single process may be suspended for any time
 
 
 def at_least(flags: absl_flags.FlagValues, **least: float) -> None:
-    """Raises a UserError if a flag has a value below its least one; flags without a value are valid."""
+    """Raises a UserError if a flag has a value below its minimum; flags without a value are valid."""
     for name, bound in least.items():
         value = flags[name].value
         if value is not None and not value >= bound:
@@ -42,14 +42,14 @@ def at_least(flags: absl_flags.FlagValues, **least: float) -> None:
 
 
 def check_unused(flags: absl_flags.FlagValues, names: Iterable[str], use: str) -> None:
-    """Raises a UserError if one of these flags is given, which `use` ignores."""
+    """Raises a UserError if a flag is given that `use` ignores."""
     for name in names:
         if flags[name].present:
             raise UserError(f"--{name} is not for {use}; leave it out")
 
 
 def add_model(define: Define) -> None:
-    """Defines --model and --dtype, of commands that compute with an encoder."""
+    """Defines --model and --dtype, for commands that compute with an encoder."""
     define.string("model", f"Model: {MODEL}.", required=f"DIR, the model: {MODEL}")
     add_dtype(define)
 
@@ -65,12 +65,12 @@ def add_dtype(define: Define) -> None:
 
 
 def add_reranker(define: Define) -> None:
-    """Defines --rerank, of commands that order documents."""
+    """Defines --rerank, for commands that rank documents."""
     define.string("rerank", "Fine-tuned model of pairs that reorders the results.")
 
 
 def load_reranker(flags: absl_flags.FlagValues, candidates: int = 100) -> search.Reranker | None:
-    """Returns the model of --rerank, which orders this number of documents for a query; None without it.
+    """Returns the model of --rerank, which reranks `candidates` documents per query; None without the flag.
 
     Raises:
         UserError: the model does not score pairs.
@@ -83,9 +83,9 @@ def load_reranker(flags: absl_flags.FlagValues, candidates: int = 100) -> search
 
 
 def add_finetuned(define: Define, workdir: str, output: str) -> None:
-    """Defines the flags of commands that use a fine-tuned model, but for --model.
+    """Defines the flags of commands that use a fine-tuned model, except --model.
 
-    `workdir` says what several work directories mean, and `output` is the help text of --output.
+    `workdir` explains the meaning of several work directories, and `output` is the help text of --output.
     """
     define.string(
         "workdir", f"Work directory of `bert-jax finetune`, or comma-separated ones of GLUE, {workdir}."
@@ -116,21 +116,21 @@ def text_columns(flags: absl_flags.FlagValues) -> dict[str, str]:
 
 
 def present(flags: absl_flags.FlagValues, *names: str) -> dict[str, str]:
-    """Returns the values of those of some flags that have one."""
+    """Returns the values of the named flags that have one."""
     return {name: value for name in names if (value := flags[name].value) is not None}
 
 
 def load_finetuned(flags: absl_flags.FlagValues, *columns: str, **options) -> predictor.Predictor:
-    """Returns the model of --workdir or --model, as the flags of `add_finetuned` choose it.
+    """Returns the model of --workdir or --model; see `add_finetuned` for the flags.
 
-    `columns` are the flags that name the columns of a model that is no run, in addition to --text.
+    `columns` are flags, in addition to --text, that name the columns of a model without a run.
     """
     if flags.workdir:
         check_unused(flags, ("choices",), "--workdir")
         kind = formats.find(flags.workdir)
         if kind is not None and kind is not formats.work_directory.FORMAT:
             raise UserError(f"--workdir={flags.workdir}: it is a {kind.title}; give it as --model")
-        run_directory.read_run(flags.workdir)  # it is no name on the hub
+        run_directory.read_run(flags.workdir)  # it cannot be a name on the hub
     compiler_options.enable_compilation_cache()
     threshold = flags.null_score_diff_threshold
     overrides = {} if threshold is None else {"null_score_diff_threshold": threshold}
@@ -162,7 +162,7 @@ def input_file(flags: absl_flags.FlagValues, model: predictor.Predictor) -> str:
 
 
 def add_run(define: Define, command: str, contents: str, short: Any = None) -> None:
-    """Defines the flags of commands that train; --workdir contains `contents`, `short` is of the config."""
+    """Defines the flags of commands that train; --workdir contains `contents`, `short` is for the config."""
     config_flag.add(define, command, short=short)
     add_push(define)
     define.string(
@@ -246,7 +246,7 @@ def start_processes(flags: absl_flags.FlagValues) -> dict[str, Any]:
 def pretraining_config(
     flags: absl_flags.FlagValues, given: ml_collections.ConfigDict
 ) -> pretrain_config.PretrainConfig:
-    """Returns the configuration of a pre-training run that is not started; `given` is that of --config."""
+    """Returns the configuration of a pre-training run without starting it; `given` is --config's value."""
     typed = pretrain_config.pretraining(given)
     config, adopted = pretrain.adopt_architecture(typed, config_flag.overridden(flags, "model."))
     if adopted:
