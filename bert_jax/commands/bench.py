@@ -4,7 +4,8 @@
     bert-jax bench --config=pretrain/base --config.data.dir=records --json
 
 It prints the best and the median step, on synthetic rows and, if config.data.dir is set, on records. Rates
-are in sequences and tokens without padding. FLOPs are computed from the sizes of the model."""
+are in sequences and tokens without padding. FLOPs are computed from the sizes of the model.
+"""
 
 from __future__ import annotations
 

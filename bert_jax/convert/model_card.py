@@ -65,7 +65,7 @@ def make(
     Args:
         model: the model.
         source: the path that the model was read from; the details of its run are read there.
-        command: the command that created the folder; "" for that of the run.
+        command: the command that created the folder; "" for the command of the run.
         usage: the name of the library that runs the model, and lines of Python that do so; None for a Hugging
             Face folder.
         license: the license of the model, such as "apache-2.0"; "" if it is not known.
@@ -117,10 +117,10 @@ def _on_hub(source: str) -> str | None:
 
 
 def _header(run: Mapping[str, Any], scores: Mapping[str, float], task: str, name: str) -> dict[str, Any]:
-    """Returns what the header of a card says about a run; `task` and `name` are the model's on the hub."""
+    """Returns the card's header entries about a run; `task` and `name` are the model's on the hub."""
     config, origin = run["config"], run.get("origin", {})
     data = config.get("data") or {}
-    # Evaluation first, whose data set the scores are for.
+    # The evaluation file comes first: the scores are for its data set.
     given = (data.get("eval"), config.get("data_dir"), data.get("train"), *origin.get("data_sets", ()))
     found = [hub.DATA_NAME.fullmatch(each or "") for each in given]
     languages = [*origin.get("languages", ()), *(x.partition("accuracy_")[2] for x in scores)]
@@ -223,8 +223,8 @@ def public_path(path: str) -> str:
     """Returns a path in a form that can be published, without the local folders of a machine.
 
     A relative path is unchanged. An absolute path, a path that leaves the working directory, and a URL are
-    shortened to their last component; a checkpoint to its work directory and step. What stands before a path
-    is kept: the field in `FIELD=PATH`, and the `tfds:` of a prepared data set.
+    shortened to their last component; a checkpoint to its work directory and step. A prefix of the path is
+    kept: the field in `FIELD=PATH`, and the `tfds:` of a prepared data set.
     """
     if before := _BEFORE_PATH.match(path):
         return before[0] + public_path(path[before.end() :])

@@ -35,8 +35,8 @@ class Entry(NamedTuple):
     """One parameter: its path in bert_jax, its name in each kind of file, and its layout in the files.
 
     The path of a layer's parameter begins with `LAYERS`. Its name in files has `{layer}`, the number of the
-    layer, or, for layers that share their parameters, `{group}` and `{member}`, the number of the group and
-    that of the layer in it.
+    layer; for layers that share their parameters, it has `{group}` and `{member}`, the number of the group
+    and the number of the layer in the group.
 
     Attributes:
         ours: the path in bert_jax.
@@ -44,8 +44,8 @@ class Entry(NamedTuple):
         layout: the layout in the files.
         heads: the heads in whose models the parameter has these names; empty for all. A parameter whose name
             depends on the head has several entries.
-        part: (index, count): the parameter is this part, from 0, of a file's tensor that is divided into so
-            many equal parts along its first axis, such as ModernBERT's queries, keys and values.
+        part: (index, count): the parameter is this part, from 0, of a file's tensor that is divided into
+            `count` equal parts along its first axis, such as ModernBERT's queries, keys and values.
     """
 
     ours: str
@@ -76,7 +76,7 @@ def _module(
     tensorflow: str | None = None,
     heads: tuple[str, ...] = (),
 ) -> list[Entry]:
-    # `parameters` has the ends of each path and of its names in both kinds of files, and its layout.
+    # `parameters` has the suffixes of each path and of its names in both kinds of files, and its layout.
     entries = []
     for end, huggingface_end, tensorflow_end, layout in parameters:
         names = {HUGGINGFACE: huggingface + huggingface_end}
@@ -107,14 +107,14 @@ vector = functools.partial(_module, [("", "", "", VECTOR)])
 def modules(
     parents: tuple[str, ...], names: Mapping[str, str | tuple[str, str]], heads: tuple[str, ...] = ()
 ) -> list[Entry]:
-    """Returns the entries of the modules inside of another one.
+    """Returns the entries of the modules inside another module.
 
     Args:
-        parents: the path of the outer module, its name in Hugging Face's files, and, if TF1 checkpoints have
-            it, its name there.
-        names: {path of a module: its names in both kinds of files}. A single name is that in Hugging Face's
-            files, which in TF1 checkpoints has "/" for ".". A path that ends in "embeddings" is that of a
-            table, one that ends in "norm" that of a norm; the other modules are dense layers.
+        parents: the path of the outer module, its name in Hugging Face's files, and its name in TF1
+            checkpoints if they have it.
+        names: {path of a module: its names in both kinds of files}. A single name is the one in Hugging
+            Face's files; TF1 checkpoints have "/" instead of ".". If a path ends in "embeddings", the module
+            is a table; if it ends in "norm", a norm; otherwise, a dense layer.
         heads: see `Entry`.
     """
     entries = []

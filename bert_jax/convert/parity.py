@@ -40,7 +40,7 @@ def flax_outputs(model: Model, classification: ClassificationHead | None = None)
 
     Args:
         model: the model to compute.
-        classification: the structure of its classifier; by default that of its family and head.
+        classification: the structure of its classifier; by default determined by its family and head.
     """
     plain = model.config.replace(dtype="float32", attention="xla", remat="none")
     inputs = random_inputs(plain)
@@ -55,7 +55,7 @@ def flax_outputs(model: Model, classification: ClassificationHead | None = None)
     return without_padding({name: np.asarray(x) for name, x in outputs.items()}, inputs["mask"])
 
 
-# Not compiled anew for the model that is read back, whose module is equal.
+# Not compiled again for the model that is read back, because its module is equal.
 @functools.partial(jax.jit, static_argnums=0)
 def _forward(module: AssembledModel, params: dict, *arrays: np.ndarray) -> Any:
     return module.apply({"params": params}, *arrays)

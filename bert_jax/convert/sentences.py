@@ -51,11 +51,11 @@ class SentenceVectors:
     """How a model turns a text into one vector.
 
     Attributes:
-        pooling: of the last hidden states of its tokens: "cls", "mean", "max" or "last".
+        pooling: the pooling of the last hidden states: "cls", "mean", "max" or "last".
         normalize: whether the vector is scaled to length 1.
         max_seq_length: number of tokens at which texts are cut; 0 for the number of the model's positions.
-        prompts: what is put before a text, by the name of the purpose, such as "query".
-        unsupported: what the folder has beyond that, so that its vectors are others; "" for nothing.
+        prompts: {purpose: text that is put before a text}, such as "query".
+        unsupported: what else the folder has that changes its vectors; "" for nothing.
         similarity: how sentence-transformers compares two vectors: "cosine", "dot", "euclidean" or
             "manhattan"; "" for its default, the cosine. Nothing here depends on it.
     """
@@ -110,7 +110,7 @@ def unit_length(vectors: np.ndarray) -> np.ndarray:
 
 
 def encoder_folder(folder: str) -> str:
-    """Returns the directory of the encoder: the folder, or `0_Transformer` in those of old versions."""
+    """Returns the directory of the encoder: the folder, or `0_Transformer` in folders of old versions."""
     path = os.path.join(folder, MODULES)
     modules = json_files.read(path, _MODULES) if MODULES in files.names(folder) else []
     name = next((one["path"] for one in modules if _kind(one) == "Transformer"), "")
@@ -124,7 +124,7 @@ def read(folder: str, positions: int, tokenizer: Tokenizer | None = None) -> Sen
 
     Args:
         folder: the directory.
-        positions: number of the model's positions, at which texts are cut at the latest.
+        positions: number of the model's positions, the upper limit of the length of a text.
         tokenizer: the tokenizer of the model.
     """
     length = read_length(folder, positions)
@@ -172,7 +172,7 @@ def read_length(folder: str, positions: int) -> int:
 
 
 def read_scores(folder: str, fields: Mapping[str, Any], positions: int) -> PairScores:
-    """Returns the settings of scores of the classifier in a Hugging Face folder with these `fields`."""
+    """Returns the score settings of the classifier in a Hugging Face folder with these `fields`."""
     named = _read_first(folder, (PROMPTS,), _ACTIVATION)
     config = os.path.join(encoder_folder(folder), "config.json")
     schema = {f"{_BEFORE_6}?": ({"activation_fn?": (str, None)}, None), f"{_BEFORE_4}?": (str, None)}

@@ -38,8 +38,8 @@ def pad_vocabulary(model: Model, multiple: int) -> Model:
     """Pads the vocabulary with rows up to a multiple of `multiple`, so that it can be sharded evenly.
 
     The added word embeddings are 0 and their masked LM biases are -1e4: in float32, bfloat16 and float16, the
-    softmax assigns exactly 0 to an added id, so the loss and all gradients are unchanged, and those of the
-    added rows and biases are 0. Adam does not change them; LAMB sees the larger norm of the biases.
+    softmax assigns exactly 0 to an added id. The loss and all gradients are therefore unchanged, and added
+    rows and biases have zero gradients. Adam does not change them; LAMB sees the larger norm of the biases.
 
     Raises:
         UserError: `multiple` is less than 1, or the masked LM head has no bias.
@@ -91,8 +91,8 @@ def resize_positions(model: Model, positions: int) -> Model:
 
     A longer table of position embeddings repeats the table from its first row on (Beltagy et al. 2020,
     section 5): text that fitted before gives the same results, and longer text needs further training. A
-    shorter one keeps the first rows. Rows before the first token's (RoBERTa's `position_offset`) stay as they
-    are. A model without such a table, as ModernBERT and DeBERTa, keeps its parameters.
+    shorter table keeps the first rows. Rows before the first token's (RoBERTa's `position_offset`) do not
+    change. A model without such a table, such as ModernBERT and DeBERTa, keeps its parameters.
     """
     if positions < 1:
         raise UserError(f"{positions} positions: expected 1 or more")
@@ -106,7 +106,7 @@ def resize_positions(model: Model, positions: int) -> Model:
     config = model.config.replace(**changes)
     sentence = model.sentence
     if sentence and sentence.max_seq_length:
-        # A limit that was the number of positions follows it; another one is kept as far as it can be.
+        # A limit equal to the number of positions follows it; another limit is kept if possible.
         cut = sentence.max_seq_length
         cut = 0 if cut >= model.config.max_seq_length else min(cut, config.max_seq_length)
         sentence = dataclasses.replace(sentence, max_seq_length=cut)
@@ -121,8 +121,8 @@ def select_layers(model: Model, layers: Sequence[int]) -> Model:
     layers, as in progressive stacking (Gong et al. 2019).
 
     Raises:
-        UserError: there is no such layer, the layers share their parameters, or the first layer of a model
-            whose first layer lacks a norm or has a convolution is not the first one of the chosen.
+        UserError: there is no such layer, the layers share their parameters, or layer 0 lacks a norm or has a
+            convolution and `layers` does not have it first and only there.
     """
     depth = model.config.num_hidden_layers
     expected = ""
@@ -139,9 +139,9 @@ def select_layers(model: Model, layers: Sequence[int]) -> Model:
 
 
 def without_mask_decoder(model: Model) -> Model:
-    """Returns the model without the mask decoder that it was pre-trained with; a masked LM keeps it.
+    """Returns the model without the mask decoder of its pre-training; a model with a masked LM head keeps it.
 
-    Nothing but a masked LM head reads the decoder.
+    Only a masked LM head reads the decoder.
     """
     if not model.config.mask_decoder or model.has_masked_lm:
         return model
@@ -195,7 +195,7 @@ def cast(model: Model, dtype: str) -> Model:
     Values below 6e-8 may become 0 in float16.
 
     Raises:
-        UserError: a finite value becomes infinite, as those above 65,504 in float16.
+        UserError: a finite value becomes infinite, such as one above 65,504 in float16.
     """
     params = {}
     for name, array in model.params.items():

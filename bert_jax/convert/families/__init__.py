@@ -1,9 +1,9 @@
-"""Registers the model families that files may hold, with one record for each.
+"""Registers the supported model families, with one record for each.
 
 To add a family, add a module with its `Family`, of about 100 lines, and an entry in `FAMILIES`:
 
 1. Configuration: `fields`, `fixed`, `constants`, `checked`, `defaults`, and `read_more` and `write_more` for
-   what they cannot say.
+    everything else.
 2. Names: `table` has each parameter in each kind of file, mostly by `param_mapping.modules`. Parameters of
    layers are under `param_mapping.LAYERS`, and their names have `{layer}`, or `{group}` and `{member}` for
    layers that share their parameters. A name that depends on the head is an entry with `heads`; a tensor of
@@ -41,7 +41,7 @@ FAMILIES: dict[str, Family] = {
     )
 }
 
-# Encoders that no files of other programs hold. They have BERT's heads but for that of masked LM.
+# Encoders that have no file format of other programs. They have BERT's heads except the masked LM head.
 _WITHOUT_FILES: dict[str, Family] = {
     "neobert": dataclasses.replace(
         bert.FAMILY, masked_lm=MaskedLMHead(transform=False, norm=False, tied=False)
@@ -55,7 +55,7 @@ _WITHOUT_FILES: dict[str, Family] = {
 def of(config: EncoderConfig) -> Family:
     """Returns the family of an encoder.
 
-    For an encoder of no family it is BERT, whose heads it has; such a model cannot be written.
+    For an encoder without a family it is BERT, whose heads it has; such a model cannot be written.
     """
     return _family(config.model_type, config.tie_word_embeddings)
 
@@ -67,7 +67,7 @@ def _family(model_type: str, is_tied: bool) -> Family:
 
 
 def check_known(config: EncoderConfig) -> None:
-    """Raises UserError if `model_type` of a new model names no family."""
+    """Raises UserError if `model_type` of a new model is not the name of a family."""
     known = (*FAMILIES, *_WITHOUT_FILES, "mosaicbert")
     if config.model_type not in known:
         raise UserError(
@@ -77,9 +77,9 @@ def check_known(config: EncoderConfig) -> None:
 
 
 def check_rows(tokenizer: tokenization.Tokenizer, config: EncoderConfig, owner: str) -> None:
-    """Raises UserError unless the rows of a tokenizer are those of the family of a new model.
+    """Raises UserError unless a tokenizer has the row template of a new model's family.
 
-    Token types do not matter to a model with at most one. `owner` names what has the template.
+    Token types are ignored for a model with at most one. `owner` names what has the template.
     """
     family = of(config)
     ours, theirs = (
@@ -99,10 +99,10 @@ def check_rows(tokenizer: tokenization.Tokenizer, config: EncoderConfig, owner: 
 
 
 def load_tokenizer(path: str, config: EncoderConfig) -> tokenization.Tokenizer:
-    """Returns the tokenizer of a vocabulary for a new model, with the rows and the text of its family.
+    """Returns the tokenizer of a vocabulary for a new model, with its family's template and normalization.
 
     Raises:
-        UserError: the file is not a vocabulary, or says that it has other rows.
+        UserError: the file is not a vocabulary, or specifies another row template.
     """
     record = of(config).tokenizer
     tokenizer = tokenization.load(path)

@@ -41,8 +41,8 @@ ACTIVATIONS: Mapping[str, str] = {
 _BUFFERS = r"\.(embeddings\.(position_ids|token_type_ids)|(.*\.)?rotary_emb\..*)"
 _OPTIMIZER = r".*/(adam|lamb)_[mv](_\d+)?|.*/Adam(_1)?|global_step|.*loss_scale|.*(good|bad)_steps"
 
-# What PyTorch puts before every name in the state of a model that is wrapped for several devices or compiled,
-# and sentence-transformers before those of its encoder.
+# Prefixes of every name in the state of a model: PyTorch adds them if the model is wrapped for several
+# devices or compiled, and sentence-transformers adds one to the names of its encoder.
 _WRAPPERS = re.compile(r"((module|_orig_mod|_fsdp_wrapped_module|0\.auto_model)\.)+")
 
 
@@ -84,15 +84,15 @@ class Family:
         activations: {value of `hidden_act`: its name in config.json}, where they differ.
         constants: fields of config.json that have the same value in every supported model.
         checked: as `constants`, for fields that are not written because transformers has the same default.
-        defaults: what transformers takes for fields that config.json leaves out, for `constants`, `checked`
-            and `read_more`.
-        fixed: fields of `EncoderConfig` that config.json does not have or may leave out, with their values.
-        read_more: function of the fields of config.json that returns fields of `EncoderConfig`, for what
-            `fields` cannot say, such as a field that corresponds to several.
+        defaults: transformers' defaults for fields that config.json omits, for `constants`, `checked` and
+            `read_more`.
+        fixed: fields of `EncoderConfig` that config.json does not have or may omit, with their values.
+        read_more: function of the fields of config.json that returns fields of `EncoderConfig` that `fields`
+            cannot express, such as a field that corresponds to several.
         write_more: function of an `EncoderConfig` that returns fields of config.json.
-        tied: (second name, first name) pairs of the same tensor in Hugging Face files, first that of the
-            masked LM head's matrix.
-        renamed: {other beginning of a name in Hugging Face files: its beginning in `table`}.
+        tied: (second name, first name) pairs of the same tensor in Hugging Face files; the first pair is the
+            matrix of the masked LM head.
+        renamed: {other prefix of a name in Hugging Face files: its prefix in `table`}.
         tokenizer: the kind of tokenizer, how rows are assembled, and the names of both in files.
         special_ids: {field of config.json: role of the special token whose id it is}, for the fields that
             have a default in transformers.
@@ -160,7 +160,7 @@ class Family:
 
     @property
     def shares_layers(self) -> bool:
-        """True if files have names of groups of layers, which share their parameters."""
+        """True if files name groups of layers that share their parameters."""
         return any("{group}" in name for one in self.table for name in one.names.values())
 
     def class_name(self, head: str) -> str:
@@ -273,7 +273,7 @@ class Family:
     ) -> FileParams:
         """Returns the parameters and other tensors of a file; see `param_mapping.from_files`.
 
-        Where one name stands for different parameters, `head` decides, which the file names.
+        If one name has several meanings, `head`, the head that the file names, decides.
         """
         table = [one for one in self.table if kind in one.names]
         head = head or self._head_of(tensors, table)
@@ -282,7 +282,7 @@ class Family:
             tensors[one.names[kind]] for one in table if one.ours == CLASSIFIER and one.names[kind] in tensors
         ]
         classes = last[0].shape[0] if last else 2
-        # The classifier with the most parameters, since every parameter of the table must be in `expected`.
+        # Use the classifier with the most parameters: `expected` must have every parameter of the table.
         expected = assembled.parameters(self.module(config, self.groups, "sequence_classification", classes))
         if kind == HUGGINGFACE:
             patterns = [re.escape(self.base) + _BUFFERS, *(re.escape(second) for second, _ in self.tied)]

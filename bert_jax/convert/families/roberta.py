@@ -1,8 +1,8 @@
 """RoBERTa (Liu et al. 2019) and XLM-R (Conneau et al. 2020), with their names in Hugging Face folders.
 
 Both are BERT without next-sentence prediction and with a single token type. Positions are counted from
-`padding_idx` + 1 = 2, so that 514 rows of the position table are 512 tokens. The classifier of sequences has
-a dense layer of its own, and only multiple choice uses a pooler.
+`padding_idx` + 1 = 2, so that 514 rows of the position table are 512 tokens. The sequence classifier has a
+separate dense layer, and only multiple choice uses a pooler.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def write(
     Args:
         model: the model to write.
         folder: the directory.
-        card: the text of README.md, which is not written if the text is empty.
+        card: the text of README.md; "" writes no README.md.
         max_shard_bytes: larger weights are split into files of at most this size, or of a single tensor.
 
     Raises:
@@ -70,8 +70,8 @@ def write(
 def write_description(model: Model, folder: str, card: str = "", pools_any: bool = True) -> None:
     """Writes the files of a Hugging Face folder that are not weights; see `write`.
 
-    If `pools_any`, a model that is no sentence encoder, too, has the files of sentence-transformers, by which
-    its vectors are the mean over the tokens.
+    If `pools_any`, models that are not sentence encoders also get the files of sentence-transformers, with
+    the mean over the tokens as their vectors.
     """
     try:
         fields = _config(model)
@@ -81,7 +81,7 @@ def write_description(model: Model, folder: str, card: str = "", pools_any: bool
     if model.tokenizer is not None:
         _write_tokenizer(model, model.tokenizer, folder)
     sentence = model.sentence or SentenceVectors()
-    # Without these files, the folder does not promise the vectors of a model that is not converted whole.
+    # A model that is not converted completely does not get these files, which would promise its vectors.
     pools = model.head in PRETRAINED and not sentence.unsupported
     if model.is_sentence_encoder or (pools_any and pools):
         sentences.write(sentence, model.config.hidden_size, model.config.max_seq_length, folder)
@@ -96,7 +96,7 @@ def _config(model: Model) -> dict[str, Any]:
         ids = model.tokenizer.special_ids
         fields |= {name: ids[role] for name, role in model.family.special_ids.items()}
     classes = model.classes
-    # Without the field, transformers tells by the labels that it is trained with.
+    # Without the field, transformers infers it from the training labels.
     is_classifier = model.head == "sequence_classification"
     if is_classifier:
         fields |= {"problem_type": model.problem_type} if model.problem_type else {}
@@ -179,7 +179,7 @@ def _write_tokenizer(model: Model, tokenizer: tokenization.Tokenizer, folder: st
 
 
 def tokenizer_warning(model: Model) -> str:
-    """Returns one line if transformers gives the texts or the pairs of a model other ids, or ""."""
+    """Returns one line if transformers tokenizes texts or pairs differently from the model, or ""."""
     tokenizer = model.tokenizer
     if tokenizer is None or tokenizer.kind != "sentencepiece":
         return ""
@@ -205,10 +205,10 @@ def _file_name(tokenizer: tokenization.Tokenizer) -> str:
 def _class_name(model: Model, tokenizer: tokenization.Tokenizer) -> str:
     record = model.family.tokenizer
     is_own = record.kind == tokenizer.kind != "sentencepiece"
-    # A SentencePiece model has the ids of ALBERT or those of fairseq, whatever the family of the model is.
+    # A SentencePiece model has ALBERT's or fairseq's ids, whatever the family of the model is.
     if is_own and (tokenizer.kind == "bpe" or tokenizer.template == record.template):
         return record.class_name
-    # BertTokenizer has BERT's rows and types only; this class has those of tokenizer.json.
+    # BertTokenizer always uses BERT's template and token types; this class uses those in tokenizer.json.
     if tokenizer.kind == "wordpiece" and (is_own or not _same_rows(tokenizer.template, templates.BERT)):
         return "PreTrainedTokenizerFast"
     return _CLASSES[_file_name(tokenizer)]
@@ -220,7 +220,7 @@ def _same_rows(one: templates.Template, other: templates.Template) -> bool:
 
 
 def _write_byte_bpe(tokenizer: byte_bpe.ByteBpeTokenizer, class_name: str, folder: str) -> dict[str, Any]:
-    """Writes tokenizer.json, and vocab.json and merges.txt where they suffice.
+    """Writes tokenizer.json, and also vocab.json and merges.txt if they suffice.
 
     Returns fields of tokenizer_config.json.
     """

@@ -45,7 +45,7 @@ _READ = {
     "auto_mapping", "peft_version", "revision", "exclude_modules", "layers_to_transform", "layers_pattern",
     "megatron_core", "megatron_config", "qalora_group_size", "ensure_weight_tying",
 }  # fmt: skip
-# Other kinds, and initializations of A and B that also change the base model, are errors.
+# Other adapter kinds are errors, and so are initializations of A and B that change the base model.
 _VALUES = {"peft_type": ("LORA",), "bias": ("none",), "init_lora_weights": (True, False, "gaussian")}
 _SCHEMA = {"r": range(1, 2**16), "lora_alpha": float, "base_model_name_or_path": str}
 _DESCRIBED = {
@@ -58,7 +58,7 @@ _DESCRIBED = {
 
 
 class Peft(Format):
-    """A folder as `save_pretrained` of PEFT writes it for LoRA."""
+    """A LoRA folder in the format of PEFT's `save_pretrained`."""
 
     name = "peft"
     title = "PEFT folder"
@@ -105,7 +105,7 @@ class Peft(Format):
     def read_sentence(
         self, path: files.PathLike, config: EncoderConfig, tokenizer: Tokenizer | None
     ) -> sentences.SentenceVectors | None:
-        """Returns the settings in the folder, and else those of the base model."""
+        """Returns the settings in the folder, or else the base model's settings."""
         folder = os.fspath(path)
         if found := sentences.read(folder, config.max_seq_length, tokenizer):
             return found
@@ -123,11 +123,11 @@ class Peft(Format):
         )
 
     def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
-        """Writes adapter_config.json, adapter_model.safetensors, and what these do not say of the model.
+        """Writes adapter_config.json, adapter_model.safetensors, and a file with everything that these lack.
 
         Raises:
-            UserError: the model is not one of a run with low-rank updates, or PEFT has no name for a
-                parameter that the run trained.
+            UserError: the model is not from a run with low-rank updates, or PEFT has no name for a parameter
+                that the run trained.
         """
         if model.adapter is None:
             raise UserError(
@@ -213,7 +213,7 @@ def _read_adapter(folder: str, fields: Mapping[str, Any], path: str, base: Model
             if factors is not None:
                 a, b = factors if one.stacked else (factors[0][0], factors[1][0])
                 updates[kernel] = Update(np.ascontiguousarray(a), np.ascontiguousarray(b), scale)
-    # The head that the task names, because a file without the whole head does not tell which one it is.
+    # The task names the head, because a file without the whole head does not identify it.
     named = next((head for head, task in _TASKS.items() if task == fields.get("task_type")), None)
     found = base.family.from_files(tensors, base.config, HUGGINGFACE, named)
     unknown = [*untied, *found.unknown, *found.missing, *found.misshapen]
@@ -290,9 +290,9 @@ def _factors(
 ) -> list[tuple[np.ndarray, np.ndarray] | None]:
     """Returns A [layers, *inputs, rank] and B [layers, rank, *outputs] of each kernel of some modules.
 
-    They are 0 for a layer without an update. What `_joined` and padding fill with zeros is dropped, and a
-    kernel of zeros alone has no update, unless all are, as before training.
-    `pairs` are `lora_A` and `lora_B` of each layer, None for a layer that has none.
+    A and B are 0 in a layer without an update. Rows and columns that `_joined` and padding fill with zeros
+    are dropped. A kernel of zeros has no update, unless all kernels are 0, as before training. `pairs` are
+    `lora_A` and `lora_B` of each layer, None for a layer without an update.
     """
     given = {None if a is None or b is None else (a.shape, b.shape) for a, b in pairs if a is not b}
     for count in range(1, len(shape)):
@@ -340,15 +340,15 @@ def _updates_to_files(model: Model, adapter: LowRankAdapter) -> tuple[dict[str, 
         tensors[f"{module}.lora_B.weight"] = np.pad(b, ((0, 0), (0, missing)))
     short = {module.rpartition(".")[2] for module in targets}
     if short & {module.rpartition(".")[2] for module in others}:
-        short = targets  # PEFT compares the ends of names, and these would be those of others too
+        short = targets  # PEFT compares the ends of names, and other modules have the same ends
     return tensors, sorted(short), rank
 
 
 def _joined(pairs: Sequence[tuple[np.ndarray, np.ndarray] | None]) -> tuple[np.ndarray, np.ndarray]:
     """Returns A [rank, inputs] and B [kernels x outputs, rank] of a module of several kernels.
 
-    Kernels with the same A share it. Otherwise the module has all of them, and B is 0 between a kernel and
-    the A of another, which is the same product. A pair is None for a kernel without an update.
+    Kernels with the same A share it. Otherwise the module contains each kernel's A, and B is 0 for the A of
+    other kernels, which gives the same product. A pair is None for a kernel without an update.
     """
     down: list[np.ndarray] = []
     columns: list[tuple[int, int, np.ndarray]] = []  # the part, the number of its A, and B transposed
