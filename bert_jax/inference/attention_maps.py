@@ -23,7 +23,7 @@ from bert_jax.plots.attention import AttentionMaps
 def attention_maps(model: Model, text: str, text_b: str | None = None) -> AttentionMaps:
     """Returns the attention maps of a model for a text or a pair of texts.
 
-    Special tokens that are written out in a text, such as [MASK], are recognized.
+    Special tokens in a text, such as [MASK], are recognized.
 
     Raises:
         UserError: the model has no tokenizer, or the text has more tokens than the model has positions.

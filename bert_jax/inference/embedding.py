@@ -1,4 +1,4 @@
-"""Embeddings of texts: hidden states of any layers, for each token or pooled to one vector per text."""
+"""Text embeddings: hidden states of any layers, per token or pooled to one vector per text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bert_jax.models.row_inputs import INPUTS, TYPES, packed_inputs, row_inputs
 from bert_jax.objectives.embedding import sentence as text_vectors
 from bert_jax.parallel import placement
 
-# Of packed rows, the maximum over tokens takes S times the memory, and "none" has no vector for each text.
+# In packed rows, "max" needs S times the memory, and "none" has no vector per text.
 _NOT_PACKED = ("max", "none")
 
 FORMATS = (".npy", ".safetensors", ".jsonl")
@@ -54,17 +54,17 @@ class Embedder:
         layers: the numbers of the layers whose hidden states are returned: 0 for the embeddings, 1 for the
             first layer, -1 for the last one. The states of several layers are concatenated in this order.
         pooling: "mean" or "max" over the tokens of a text, including [CLS] and [SEP]; "cls" for the state of
-            [CLS], "last" for that of the last token; "pooler" for that of [CLS] after the pre-trained dense
-            layer and tanh; "none" for the state of each token. None for that of a model that was trained for
-            sentence embeddings, and "mean" for other models.
-        normalize: whether each text's vector is scaled to length 1. None for what a model for sentence
-            embeddings does, whatever the pooling, and for False with other models and with pooling "none".
-        max_seq_length: the maximum number of tokens of a text, including [CLS] and [SEP]; 0 for that of a
-            model for sentence embeddings, whatever the pooling, and for the number of positions of other
-            models. Longer texts are truncated; of a pair, the longer text is.
+            [CLS]; "last" for the state of the last token; "pooler" for the state of [CLS] after the
+            pre-trained dense layer and tanh; "none" for the state of each token. The default, None, is the
+            pooling of a sentence embedding model, and "mean" for other models.
+        normalize: whether each text's vector is scaled to length 1. The default, None, is the setting of a
+            sentence embedding model (also with another pooling), and False for other models and "none".
+        max_seq_length: the maximum number of tokens of a text, including [CLS] and [SEP]; 0 for the limit of
+            a sentence embedding model (also with another pooling), and the number of positions of other
+            models. Longer texts are truncated; in a pair, the longer text is truncated.
         dtype: the dtype of the computation, see `EncoderConfig.for_inference`.
         batch_tokens: the approximate number of tokens, including padding, of a batch on each device; 0 for a
-            number that suits the platform.
+            platform-dependent default.
         log: called with each line to be logged.
 
     Raises:
@@ -135,11 +135,11 @@ class Embedder:
 
     @property
     def width(self) -> int:
-        """Returns the size of a text's vector, or, with pooling "none", the number of values of a token."""
+        """Returns the size of a text's vector, or the number of values per token with pooling "none"."""
         return len(self.layers) * self.config.hidden_size
 
     def embed(self, texts: Iterable[Text], prefix: str = "") -> np.ndarray | list[np.ndarray]:
-        """Returns the features of N texts or pairs: float32 [N, width]; `prefix` is as in `stream`.
+        """Returns the features of N texts or pairs, float32 [N, width]; see `stream` for `prefix`.
 
         With pooling "none", it returns a list of N arrays of shape [L, layers, H].
         """
@@ -149,7 +149,7 @@ class Embedder:
         return np.stack(values) if values else np.zeros((0, self.width), np.float32)
 
     def unit_vectors(self, texts: Iterable[Text], prefix: str = "") -> np.ndarray:
-        """Returns a vector of length 1 for each of N texts: float32 [N, width]."""
+        """Returns one vector of length 1 for each of N texts, float32 [N, width]."""
         return unit_length(np.asarray(self.embed(texts, prefix)))
 
     def stream(
@@ -158,10 +158,10 @@ class Embedder:
         progress: Callable[[int], None] = lambda computed: None,
         prefix: str = "",
     ) -> Iterator[Features]:
-        """Yields the features of each text or pair of texts (first, second), in their order.
+        """Yields the features of each text or pair of texts (first, second), in input order.
 
-        Thousands of texts are read ahead and sorted by length, so that batches have little padding and few
-        shapes. Memory is bounded for any number of texts.
+        Thousands of texts are read ahead and sorted by length, so batches have little padding and few shapes.
+        Memory is bounded for any number of texts.
 
         Args:
             texts: any number of texts or pairs.
@@ -201,7 +201,7 @@ class Embedder:
 
 
 def check_reads_cls(given: str, pooling: str, config: EncoderConfig, source: str) -> None:
-    """Raises UserError for a pooling that reads [CLS] if [CLS] sees no other token."""
+    """Raises UserError for a pooling that reads [CLS] if [CLS] cannot attend to other tokens."""
     if config.causal and pooling in ("cls", "pooler"):
         raise UserError(
             f"{given}: {source} attends left to right, so [CLS] is the same for every text; use mean"
@@ -211,13 +211,13 @@ def check_reads_cls(given: str, pooling: str, config: EncoderConfig, source: str
 def pool(
     states: jax.Array, sequence_ids: jax.Array, pooling: str, cls_positions: jax.Array | None = None
 ) -> jax.Array:
-    """Returns one vector per text from the states of its tokens: [B, L, H] to [B, H], or to [B, S, H].
+    """Pools token states [B, L, H] to one vector per text, [B, H] or [B, S, H].
 
     Args:
         states: the states of one layer.
         sequence_ids: int32 [B, L], 1 at tokens, or the number of the text in a packed row, and 0 at padding.
         pooling: a name in `POOLINGS`. The mean is computed in float32, and "none" returns the states.
-        cls_positions: int32 [B, S], where the texts of packed rows begin; None for one text a row.
+        cls_positions: int32 [B, S], where the texts of packed rows begin; None for one text per row.
     """
     if pooling == "mean":
         states = states.astype(jnp.float32)
@@ -236,16 +236,16 @@ def features(
     normalize: bool,
     types: tuple[int, int] = TYPES,
 ) -> jax.Array:
-    """Returns the features of a batch: float32 [B, layers x H], or [B, L, layers, H] with pooling "none".
+    """Returns the features of a batch, float32 [B, layers x H], or [B, L, layers, H] with pooling "none".
 
-    Those of packed rows are [B, S, layers x H].
+    Packed rows have features [B, S, layers x H].
 
     Args:
-        params: the parameters `encoder`, and `pooler` for that pooling, some as
+        params: the parameters `encoder`, and `pooler` for pooling "pooler", some as
             `placement.UnstackedLayers`.
         batch: int32 `input_ids` [B, L]; `lengths` [B], the number of tokens of each row; and `first_lengths`
             [B], the number of tokens before the second text. Packed rows have `starts` [B, S] and
-            `first_lengths` [B, S] as of `rows.packing`.
+            `first_lengths` [B, S] in the format of `rows.packing`.
         config: the configuration of the encoder.
         layers: the layers, from 0 for the embeddings to the number of layers.
         pooling: as in `Embedder`.
@@ -278,25 +278,25 @@ def features(
 
 
 def check_output(path: str, pooling: str, overwrite: bool) -> None:
-    """Raises UserError for an output that cannot be written, before any work; see `io.checks`."""
+    """Raises UserError early if the output cannot be written; see `io.checks`."""
     if files.suffix(path) == ".npy" and pooling == "none":
         raise UserError(f"--output={path}: --pooling=none needs .jsonl or .safetensors")
     checks.check_output_file(path, FORMATS, overwrite=overwrite)
 
 
 def write(path: str, embedder: Embedder, rows: Iterable[tuple[Text, Features]]) -> None:
-    """Writes the features of texts, which `embedder` computed, into a file.
+    """Writes the features of texts, computed by `embedder`, to a file.
 
     A local file is written atomically, and is not created if `rows` raises an exception. The suffix of `path`
     determines the format:
 
     *   .npy: float32 [N, width].
     *   .jsonl: one object per text with `index`, its number from 0; `text`, or `text_a` and `text_b` for a
-        pair; and `embedding`, or with pooling "none" `features`, which has each token and the values of its
-        layers. Values have six decimal places.
+        pair; and `embedding`. With pooling "none", `features` replaces it and lists each token with the
+        values of its layers. Values have six decimal places.
     *   .safetensors: `embeddings`, float32 [N, width]. With pooling "none": `states`, float32
         [T, layers, H], for the T tokens of all texts; `token_ids`, int32 [T]; and `offsets`, int64 [N + 1]:
-        text i has the tokens from offsets[i] to offsets[i + 1]. All of them are kept in memory.
+        text i has the tokens from offsets[i] to offsets[i + 1]. All tensors are kept in memory.
     """
     writers = {".npy": write_npy, ".safetensors": _write_safetensors, ".jsonl": _write_json_lines}
     with atomic.replace_file(path) as file:
@@ -304,7 +304,7 @@ def write(path: str, embedder: Embedder, rows: Iterable[tuple[Text, Features]]) 
 
 
 def write_npy(file: IO[bytes], embedder: Embedder, rows: Iterable[tuple[Text, Features]]) -> int:
-    """Writes float32 [N, width] into an empty file, and returns N."""
+    """Writes float32 [N, width] to an empty file and returns N."""
 
     def write_header(count):
         # numpy pads the header so that a larger first dimension fits.

@@ -1,4 +1,4 @@
-"""Evaluation of vectors of texts by the similarity of pairs and by retrieval."""
+"""Evaluation of text embeddings by the similarity of pairs and by retrieval."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from bert_jax.tasks import metrics, table
 from bert_jax.tasks.table import Columns, Examples
 
 QRELS = ("query-id", "corpus-id", "score")
-_DEPTH = 100  # documents that are found for each query
+_DEPTH = 100  # documents retrieved per query
 _RECALLS = (10, 100)
 
 
 def read_similarity(path: str, columns: str, log: Callable[[str], None]) -> Examples:
-    """Returns pairs of texts with a number for each, their label.
+    """Returns pairs of texts with a numeric score each, as their label.
 
     Args:
         path: a TSV, CSV or JSON lines file.
-        columns: the columns of both texts and of the score; "" for those of STS-B.
+        columns: the columns of both texts and of the score; "" for the columns of STS-B.
         log: called with a warning if malformed rows are skipped.
     """
     names = [name.strip() for name in (columns or table.STSB).split(",")]
@@ -40,7 +40,7 @@ def read_similarity(path: str, columns: str, log: Callable[[str], None]) -> Exam
 
 
 def similarity(embedder: Embedder, pairs: Examples) -> dict[str, float]:
-    """Returns Spearman's and Pearson's correlation of the cosines of pairs with their scores."""
+    """Returns the Spearman and Pearson correlations of the cosines of pairs with their scores."""
     vectors = [embedder.unit_vectors(texts) for texts in (pairs.texts_a, pairs.texts_b)]
     cosines = np.sum(vectors[0] * vectors[1], axis=-1)
     targets = np.asarray(pairs.labels, np.float64)
@@ -50,7 +50,7 @@ def similarity(embedder: Embedder, pairs: Examples) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Judged:
-    """Queries with their relevant documents, in a corpus.
+    """Queries with their relevant documents in a corpus.
 
     Attributes:
         gains: {id of a query: {id of a document: gain above 0}}.
@@ -64,14 +64,14 @@ class Judged:
 
 
 def read_retrieval(directory: str, split: str) -> Judged:
-    """Returns a data set in the form of BEIR (Thakur et al. 2021).
+    """Returns a data set in the format of BEIR (Thakur et al. 2021).
 
     Args:
         directory: has corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv.
-        split: the name of the judgments.
+        split: the name of the relevance judgments.
 
     Raises:
-        UserError: a file is missing or malformed, an id is not unique, or the judgments are of other texts.
+        UserError: a file is missing or malformed, an id is not unique, or the judgments match no texts.
     """
     path = os.path.join(directory, "qrels", f"{split}.tsv")
     if not files.is_file(path):
@@ -100,10 +100,10 @@ def _read_distinct(path: str) -> dict[str, Document]:
 
 
 def retrieval(embedder: Embedder, judged: Judged, reranker: Reranker | None = None) -> dict[str, float]:
-    """Returns the scores of the documents that are found for each query.
+    """Returns the retrieval scores.
 
-    Documents are ordered by cosine, and the first ones again by `reranker`. Queries without a relevant
-    document do not count, and a document with the id of the query is no result (Thakur et al. 2021).
+    Documents are ordered by cosine, and `reranker` reorders the first ones. Queries without a relevant
+    document are ignored, and a document with the id of the query is not a result (Thakur et al. 2021).
     """
     documents, queries, sentence = judged.documents, judged.queries, embedder.sentence
     vectors = embedder.unit_vectors([each.text for each in documents], sentence.document_prompt)
@@ -124,7 +124,7 @@ def retrieval(embedder: Embedder, judged: Judged, reranker: Reranker | None = No
 def ranking_scores(
     judged: Mapping[str, Mapping[str, int]], ranked: Mapping[str, Sequence[str]]
 ) -> dict[str, float]:
-    """Returns the means over queries of nDCG@10 (of gains), MRR@10, recall@10 and recall@100.
+    """Returns the means over queries of nDCG@10 (with graded gains), MRR@10, recall@10 and recall@100.
 
     Args:
         judged: {query: {document: gain above 0}}.

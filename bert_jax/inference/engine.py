@@ -29,8 +29,8 @@ _ENCODE_CHUNK = 2048  # texts that are tokenized at a time
 Text = str | tuple[str, str]
 
 
-# Tokens of the shortest rows. On accelerators a program takes longer to compile and a token less to compute.
-# Of programs that are compiled in advance, the shortest rows have twice as many.
+# Tokens of the shortest rows. On accelerators, programs take longer to compile and tokens less to compute.
+# The shortest rows of programs that are compiled in advance are twice as long.
 _CPU_SHORTEST, _ACCELERATOR_SHORTEST = 8, 16
 
 
@@ -57,19 +57,19 @@ def shortest_length(mesh: jax.sharding.Mesh) -> int:
 def padded_lengths(longest: int, shortest: int = _ACCELERATOR_SHORTEST) -> list[int]:
     """Returns the padded lengths 16, 24, 32, 48, 64, 96, ..., `longest`, if `shortest` is 16.
 
-    Each is a program to compile; these are few, with less padding than powers of two.
+    Each length needs a compiled program. There are few, and they need less padding than powers of two.
     """
     lengths = (length << power for power in itertools.count() for length in (shortest, shortest * 3 // 2))
     return [*itertools.takewhile(lambda length: length < longest, lengths), longest]
 
 
 def few_lengths(longest: int, mesh: jax.sharding.Mesh) -> list[int]:
-    """Returns the lengths of programs that are compiled in advance: 16 or 32, doubled, ..., `longest`."""
+    """Returns the row lengths of programs compiled in advance: 16 or 32, doubled, ..., `longest`."""
     return _powers(2 * shortest_length(mesh), 2, longest)
 
 
 def few_sizes(most: int, devices: int) -> list[int]:
-    """Returns the sizes of batches of programs that are compiled in advance: 1, 4, 16, ... per device."""
+    """Returns the batch sizes of programs compiled in advance: 1, 4, 16, ... per device."""
     return [devices * size for size in _powers(1, 4, -(-most // devices))]
 
 
@@ -89,12 +89,12 @@ def tokenizer_of(model: Model) -> Tokenizer:
 
 
 def masked_lm_of(model: Model) -> Model | None:
-    """Returns a model with a masked LM head: the model, or its generator; None without one."""
+    """Returns the model or its generator, whichever has a masked LM head; None if neither has one."""
     return next((each for each in (model, model.generator) if each is not None and each.has_masked_lm), None)
 
 
 def with_masked_lm(model: Model) -> Model:
-    """As `masked_lm_of`, but raises UserError without such a head."""
+    """The same as `masked_lm_of`, but raises UserError if there is no masked LM head."""
     if (masked_lm := masked_lm_of(model)) is None:
         source = (model.generator or model).source
         raise UserError(f"{source} has no masked LM head: expected a pre-trained checkpoint with its heads")
@@ -102,9 +102,9 @@ def with_masked_lm(model: Model) -> Model:
 
 
 def check_items(items: Any, name: str) -> None:
-    """Raises UserError for a single text, object or data frame in place of a list of texts or rows.
+    """Raises UserError for a single text, mapping or data frame instead of a list of texts or rows.
 
-    Iterating over these gives characters, keys or names of columns.
+    Iterating over these would give characters, keys or column names.
     """
     iterable = isinstance(items, Iterable) and getattr(items, "ndim", 1) > 0
     if isinstance(items, str | Mapping) or hasattr(items, "columns") or not iterable:
@@ -124,9 +124,9 @@ def text_rows(
         tokenizer: the tokenizer of the model.
         texts: any number of texts or pairs.
         max_seq_length: the maximum number of tokens of a row, including [CLS] and [SEP]. Longer texts are
-            truncated; of a pair, the longer text is.
-        special: special tokens that are recognized where they are written out in a text.
-        prefix: put before each text, and before the first text of a pair.
+            truncated; in a pair, the longer text is truncated.
+        special: special tokens that are recognized in the texts; others are treated as ordinary text.
+        prefix: prepended to each text, or to the first text of a pair.
 
     Raises:
         UserError: `texts` is a single text, or an item is neither a text nor a pair of texts.
@@ -175,10 +175,10 @@ def _pair(item: Any, number: int) -> tuple[str, str | None]:
 
 
 class Engine:
-    """Computes a function of a model for rows of any number and length, on all devices of this process.
+    """Computes a function of a model for any number of rows of any length, on all devices of this process.
 
-    Rows of similar lengths share a batch, and few batches are on the devices at a time. Device memory is
-    therefore bounded.
+    Rows of similar lengths share a batch, and few batches are on the devices at the same time, which bounds
+    device memory.
 
     Args:
         model: the model, with a tokenizer.
@@ -187,13 +187,13 @@ class Engine:
         compute: compiled function of parameters, a batch and the keyword `config` that returns outputs
             [B, ...]. Some parameters are `placement.UnstackedLayers`. The batch has int32 `input_ids` [B, L];
             `lengths` [B], the number of tokens of each row; `first_lengths` [B], the number of tokens before
-            the second text; and the arrays that are given to `outputs`.
+            the second text; and the arrays that are passed to `outputs`.
         max_seq_length: the maximum number of tokens of a row.
         batch_tokens: the approximate number of tokens, including padding, of a batch on each device; 0 for a
-            number that suits the platform.
-        packs: whether `compute` also takes packed rows, which have `starts` and `first_lengths` [R, S] as of
-            `rows.packing`, and returns outputs [R, S, ...] of them.
-        shared_with: an engine of the same model and dtype, whose parameters on the devices are used.
+            platform-dependent default.
+        packs: whether `compute` also takes packed rows, which have `starts` and `first_lengths` [R, S] in the
+            format of `rows.packing`, and returns outputs [R, S, ...] for them.
+        shared_with: an engine of the same model and dtype, whose parameters on the devices are reused.
         log: called with each line to be logged.
     """
 
@@ -235,14 +235,14 @@ class Engine:
         total: int | None = None,
         arrays: Callable[[list[Row], int], dict[str, np.ndarray]] = lambda rows, size: {},
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields the outputs of rows, a batch at a time, the longest rows first.
+        """Yields the outputs of rows, one batch at a time, the longest rows first.
 
-        Where it costs less, several rows are packed into one, in any order.
+        If packing costs less, several rows share one packed row, in any order.
 
         Args:
             rows: the rows.
-            total: the number of all rows if no others follow, so that a few rows make a small batch.
-            arrays: returns additional arrays [size, ...] of a batch, for its rows and its padded size.
+            total: the number of all rows if no more follow, so that a few rows form a small batch.
+            arrays: maps the rows of a batch and its padded size to additional arrays [size, ...].
 
         Yields:
             (numbers of b rows, their outputs [b, ...]).
@@ -264,8 +264,8 @@ class Engine:
         order, made = np.argsort(-lengths, kind="stable"), []
         begin = size = length = 0
         while begin < len(order):
-            # The last rows share the shape of those before them, if they fit into one batch of it: that
-            # computes as many tokens, and compiles one program less.
+            # If the last rows fit into one batch of the previous shape, they use it: the number of tokens to
+            # compute is the same, and there is one program less to compile.
             if len(order) - begin > size or self._sizes:
                 length = self._lengths[bisect.bisect_left(self._lengths, lengths[order[begin]])]
                 size = self._batch_size(length, total)
@@ -275,12 +275,12 @@ class Engine:
         return made
 
     def _packing(self, lengths: np.ndarray, padded: Sequence[tuple]) -> packing.Packing | None:
-        """Returns the shape of packed rows, if they cost less than the padded batches; otherwise None."""
+        """Returns the shape of packed rows if they cost less than padded batches; otherwise None."""
         if not self._packs or self._sizes or not len(lengths):
             return None
 
         def cost(length):
-            # The FLOPs of a layer, 24 H^2 + 4 L H for a token, up to a factor.
+            # This is proportional to the FLOPs of a layer, 24 H^2 + 4 L H per token.
             return length * (6 * self._hidden_size + length)
 
         devices = self._mesh.size
@@ -293,10 +293,10 @@ class Engine:
         arrays: Callable[[list[Row], int], dict[str, np.ndarray]],
         on_program: Callable[[int, int], None] = progress.not_shown,
     ) -> int:
-        """Compiles the programs of later calls of `outputs` with at most `most` rows; returns their number.
+        """Compiles the programs for calls of `outputs` with up to `most` rows, and returns their number.
 
-        From then on, rows are padded to `few_lengths`, and batches to `few_sizes`. `arrays` is as in
-        `outputs`; `on_program` is called with (programs done, all programs).
+        Later calls pad rows to `few_lengths` and batches to `few_sizes`. `arrays` is as in `outputs`;
+        `on_program` is called with (programs done, all programs).
         """
         self._lengths = few_lengths(self._longest, self._mesh)
         counts = few_sizes(most, self._mesh.size)
@@ -325,7 +325,7 @@ class Engine:
 
 
 def encoded(rows: Sequence[Row], pad_id: int) -> EncodedRows:
-    """Returns rows in the form of a data set without labels."""
+    """Converts rows to a data set without labels."""
     lengths = [len(row.token_ids) for row in rows]
     return EncodedRows(
         tokens=np.concatenate([row.token_ids for row in rows] or [np.zeros(0, np.int32)]),

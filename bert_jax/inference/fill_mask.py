@@ -1,4 +1,4 @@
-"""Mask filling: the tokens that a pre-trained model predicts for each [MASK] of a text."""
+"""Mask filling: predicts tokens for each [MASK] of a text with a pre-trained model."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from bert_jax.models.row_inputs import INPUTS, TYPES, row_inputs
 from bert_jax.parallel import placement
 from bert_jax.tokenization import Tokenizer
 
-# Tokens of a batch on each device. Each may be a mask, whose output has a number for every token of the
-# vocabulary.
+# Tokens of a batch on each device. Each token may be a mask, and a mask has V outputs.
 _BATCH_TOKENS = 1024
 
 
@@ -41,9 +40,9 @@ class Candidate:
 
 
 def most_likely(tokenizer: Tokenizer, probabilities: np.ndarray, top: int) -> list[Candidate]:
-    """Returns the `top` candidates for a mask, the most likely first; equal ones by id.
+    """Returns the `top` candidates for a mask, the most likely first; ties are ordered by id.
 
-    Of float32 `probabilities` [V], those after the vocabulary's are ignored.
+    Entries of the float32 `probabilities` [V] beyond the vocabulary are ignored.
     """
     # The embedding table may have more entries than the vocabulary.
     order = np.argsort(-probabilities[: tokenizer.vocab_size], kind="stable")[:top]
@@ -58,7 +57,7 @@ def masked_lm_engine(
 ) -> Engine:
     """Returns an engine that computes `of_logits`(logits float32 [B, P, V], batch) of a masked LM.
 
-    The batch has int32 `positions` [B, P]. `options` are those of `Engine`.
+    The batch has int32 `positions` [B, P]. `options` are passed to `Engine`.
     """
     structure = dict(types=tokenizer_of(model).layout.types, head=model.family.masked_lm)
 
@@ -78,9 +77,9 @@ class MaskFiller:
     Args:
         model: the model, with a tokenizer, or the path of a checkpoint in any supported format.
         log: called with each line to be logged.
-        dtype: the dtype of the computation: "float32", "bfloat16", or "auto", see
+        dtype: the dtype of the computation: "float32", "bfloat16", or "auto"; see
             `EncoderConfig.for_inference`.
-        shared_with: an engine of the model that has parameters on the devices already; see `Engine`.
+        shared_with: an engine of the same model whose device parameters are reused; see `Engine`.
 
     Attributes:
         tokenizer: the tokenizer of the model.
@@ -119,10 +118,10 @@ class MaskFiller:
         )
 
     def __call__(self, texts: Sequence[str], top: int = 5) -> list[list[list[Candidate]]]:
-        """Returns the candidates for each mask of each text, the `top` most likely ones, the best first.
+        """Returns the `top` most likely candidates for each mask of each text, the best first.
 
         Raises:
-            UserError: a text has no mask, or more tokens than the model has positions, or is a pair.
+            UserError: a text has no mask, has more tokens than the model has positions, or is a pair.
         """
         rows = list(text_rows(self.tokenizer, texts, self._limit, special=(self.mask,)))
         for text, row in zip(texts, rows, strict=True):
@@ -139,14 +138,14 @@ class MaskFiller:
         return [candidates[i] for i in range(len(rows))]
 
     def warm_up(self, most: int, on_program: Callable[[int, int], None] = progress.not_shown) -> int:
-        """Compiles what calls with at most `most` texts of one mask need; see `Engine.warm_up`."""
+        """Compiles the programs for up to `most` texts with one mask each; see `Engine.warm_up`."""
         return self._engine.warm_up(
             most, lambda rows, size: {"positions": np.zeros((size, 1), np.int32)}, on_program
         )
 
     def _positions(self, rows: list[Row], size: int) -> dict[str, np.ndarray]:
         masks = [np.flatnonzero(row.token_ids == self.tokenizer.mask_id) for row in rows]
-        # A power of two, for few shapes.
+        # The number of positions is a power of two, which keeps the number of shapes small.
         positions = np.zeros((size, 1 << (max(map(len, masks)) - 1).bit_length()), np.int32)
         for i, places in enumerate(masks):
             positions[i, : len(places)] = places
@@ -163,11 +162,11 @@ def logits_at(
     types: tuple[int, int] = TYPES,
     head: MaskedLMHead = MASKED_LM,
 ) -> jax.Array:
-    """Returns the logits of the masked LM head at some positions: float32 [B, P, V].
+    """Returns the logits of the masked LM head at given positions, float32 [B, P, V].
 
     Args:
         params: the parameters `encoder` and `mlm`, some as `placement.UnstackedLayers`.
-        ids: int32 [B, L], the tokens of rows with one text each.
+        ids: int32 [B, L], the tokens of rows with one text per row.
         lengths: int32 [B, 1], the number of tokens of each row.
         positions: int32 [B, P], the positions in each row.
         config: the configuration of the encoder.

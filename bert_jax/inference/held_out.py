@@ -1,4 +1,4 @@
-"""Losses of pre-trained models on held-out records, with masks that are the same for every model."""
+"""Losses of pre-trained models on held-out records, with the same masks for every model."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def held_out(
 ) -> dict[str, float]:
     """Returns the losses and accuracies of a pre-trained model on records.
 
-    The masks of a row, 15% of its tokens, are a function of the number of the row and `replace`. They depend
-    neither on the run that trained the model nor on the batch size, so that all models with one vocabulary
-    are asked the same questions. Rows that come with masks get new ones. A causal model has no masks: it
-    predicts every token but the first one of each sequence.
+    The masks of a row, 15% of its tokens, depend only on the number of the row and `replace`. They do not
+    depend on the training run or the batch size, so all models with the same vocabulary predict the same
+    tokens. Rows that already have masks get new ones. A causal model has no masks and predicts every token
+    except the first of each sequence.
 
     Args:
         checkpoint: the path of a checkpoint in any supported format. The generator of ELECTRA is evaluated.
@@ -57,21 +57,21 @@ def held_out(
         replace: the fractions of the tokens to predict that become [MASK], become a random token, and stay
             the same.
         rows: the number of rows, from the first on; 0 for all.
-        dtype: the dtype of the computation, see `EncoderConfig.for_inference`.
+        dtype: the dtype of the computation; see `EncoderConfig.for_inference`.
         log: called with each line to be logged.
         on_batch: called with the numbers of batches done and in total.
 
     Returns:
-        `rows` and `predicted_tokens`, their numbers; `mlm_loss`, in nats per token, and `mlm_accuracy`, or
-        `clm_loss` and `clm_accuracy` of a causal model; `unigram`, the loss of predicting these tokens by
-        their frequency in the split `train`, if there is one. If the model has a next-sentence head and the
+        `rows` and `predicted_tokens`, two counts; `mlm_loss`, in nats per token, and `mlm_accuracy`, or
+        `clm_loss` and `clm_accuracy` for a causal model; `unigram`, the loss of predicting these tokens from
+        their frequencies in the split `train`, if there is one. If the model has a next-sentence head and the
         records have labels, also `pairs`, their number; `nsp_loss` and `nsp_accuracy`; and `nsp_majority`,
-        the fraction of the more frequent label. The label is 1 for a second segment that does not follow the
-        first one, whether it is from elsewhere or both are swapped.
+        the fraction of the more frequent label. The label is 1 if the second segment does not follow the
+        first, because it comes from elsewhere or because the two are swapped.
 
     Raises:
-        UserError: the checkpoint or the records cannot be read, or do not belong together; the model has no
-            masked LM head; there is no such split; or a value is out of its range.
+        UserError: the checkpoint or the records cannot be read, or do not match; the model has no masked LM
+            head; there is no such split; or a value is out of range.
     """
     masks = dataclasses.replace(_MASKING, replace=replace)
     data_dir = cache.localize(records_dir, log)
@@ -135,7 +135,7 @@ def _predicted(model: convert.Model, config: EncoderConfig, masking: MaskingOpti
 
 def _open(data_dir: str, split: str, model: convert.Model) -> Dataset:
     tokenizer = tokenizer_of(model)
-    # Records of other programs come without a vocabulary.
+    # Records made by other programs contain no vocabulary.
     foreign = any(map(records.foreign_files, comma_lists.paths(data_dir)))
     dataset = records.open_dataset(data_dir, split, tokenizer.path if foreign else "")
     theirs = records.tokenizer_of(dataset)
@@ -194,5 +194,5 @@ def _totals(
         sums = jax.tree.map(lambda x: np.asarray(x, np.float64), output)
         totals = sums if totals is None else jax.tree.map(np.add, totals, sums)
         on_batch(number + 1, len(starts))
-    assert totals is not None  # a split that is open has rows
+    assert totals is not None  # a split that can be opened has rows
     return totals

@@ -1,9 +1,9 @@
-"""Minimal pairs: how often a pre-trained model finds the grammatical one of two sentences more likely.
+"""Minimal pairs: how often a pre-trained model prefers the grammatical sentence of a pair.
 
-No task and no labels are needed (Warstadt et al. 2020, BLiMP). The score of a sentence is its
-pseudo-log-likelihood: the sum of the log probabilities of its tokens, each predicted from all others with
-itself masked (Salazar et al. 2020) and the later tokens of its word masked, too (Kauf and Ivanova 2023). A
-causal model is scored by the log-likelihood.
+This needs no task and no labels (Warstadt et al. 2020, BLiMP). The score of a sentence is its
+pseudo-log-likelihood, the sum of the log probabilities of its tokens. Each prediction masks the token itself
+(Salazar et al. 2020) and the later tokens of its word (Kauf and Ivanova 2023). For a causal model, the score
+is the log-likelihood.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from bert_jax.tokenization import Tokenizer
 
 ALL = "all"  # the name of the mean over all pairs
 _CHUNK = 1024  # sentences whose rows are in memory at a time
-_CAUSAL_TOKENS = 1024  # tokens of a batch on each device, with the logits of all of them
+_CAUSAL_TOKENS = 1024  # tokens of a batch on each device; every token has logits
 FIELDS = ("UID", "sentence_good", "sentence_bad")  # of BLiMP's files
 
 
 class Pair(NamedTuple):
-    """A minimal pair: its phenomenon, the grammatical sentence, and the other one."""
+    """A minimal pair: its phenomenon, the grammatical and the ungrammatical sentence."""
 
     phenomenon: str
     good: str
@@ -56,8 +56,8 @@ class SentenceScorer:
         dtype: the dtype of the computation, as in `EncoderConfig.for_inference`.
 
     Attributes:
-        source: where the model was read from.
-        engine: computes the model.
+        source: the place from which the model was read.
+        engine: the engine that runs the model.
 
     Raises:
         UserError: there is no checkpoint at `path`, or it has no masked LM head or no vocabulary.
@@ -81,10 +81,10 @@ class SentenceScorer:
     def __call__(
         self, sentences: Sequence[str], on_done: Callable[[int], None] = lambda done: None
     ) -> np.ndarray:
-        """Returns the (pseudo-)log-likelihood of each sentence in nats: float64 [N].
+        """Returns the (pseudo-)log-likelihood of each sentence in nats, float64 [N].
 
         Raises:
-            UserError: a sentence has no words, or more tokens than the model has positions.
+            UserError: a sentence has no words or has more tokens than the model has positions.
         """
         sums = np.zeros(len(sentences))
         for begin in range(0, len(sentences), _CHUNK):
@@ -121,9 +121,9 @@ class SentenceScorer:
 
 
 def word_ends(tokenizer: Tokenizer, ids: np.ndarray) -> np.ndarray:
-    """Returns, for each token of a sentence, the number of tokens up to the end of its word: int64 [n].
+    """Returns, for each token of a sentence, the number of tokens up to the end of its word, int64 [n].
 
-    A punctuation mark is a word, also in vocabularies in which it continues the word before.
+    A punctuation mark is a word, even in vocabularies where it continues the previous word.
     """
     tokens = [tokenizer.tokens[token] for token in ids]
     is_space = np.array([token == tokenizer.word_start for token in tokens])
@@ -150,7 +150,7 @@ def evaluate(
     pairs: Sequence[Pair],
     on_done: Callable[[int], None] = lambda done: None,
 ) -> tuple[np.ndarray, dict[str, dict[str, float]]]:
-    """Returns the scores of the sentences of pairs and how often the grammatical ones are more likely.
+    """Returns the scores of the sentences of pairs and the accuracy for each phenomenon.
 
     Args:
         scorer: a `SentenceScorer`.
@@ -158,8 +158,8 @@ def evaluate(
         on_done: called with the number of sentences done.
 
     Returns:
-        float64 [N, 2], and {phenomenon: {"accuracy", "pairs"}} in the order of the pairs, "all" last. A tie
-        counts as one half.
+        float64 [N, 2], and {phenomenon: {"accuracy", "pairs"}} in the order of the pairs, with "all" last. A
+        tie counts as one half.
     """
     scores = scorer([x for pair in pairs for x in (pair.good, pair.bad)], on_done).reshape(-1, 2)
     correct = (np.sign(scores[:, 0] - scores[:, 1]) + 1) / 2
@@ -170,7 +170,7 @@ def evaluate(
 
 
 def read(path: str) -> list[Pair]:
-    """Returns the pairs of a file of BLiMP: JSON lines with `UID`, `sentence_good` and `sentence_bad`.
+    """Reads pairs from a BLiMP file: JSON lines with `UID`, `sentence_good` and `sentence_bad`.
 
     Raises:
         UserError: the file is missing or empty, or a line is malformed.
@@ -186,9 +186,9 @@ def read(path: str) -> list[Pair]:
     return pairs
 
 
-# Pairs of two sentences that differ in one word. The words are frequent in Wikipedia, so that a vocabulary of
-# 8,192 tokens has nearly all of them. Except for the negative polarity items, a phenomenon has each pair of
-# words in both roles equally often: a model that always prefers the same word gets half of its pairs right.
+# The sentences of a pair differ in one word. The words are frequent in Wikipedia, so a vocabulary of 8,192
+# tokens has nearly all of them. Except for negative polarity items, each pair of words occurs in both roles
+# equally often: a model that always prefers the same word gets half of the pairs right.
 
 
 def _nouns(text: str) -> list[tuple[str, str]]:
@@ -215,7 +215,7 @@ _REFLEXIVE = {"himself": "man king brother son", "herself": "woman sister daught
 
 
 def generate() -> list[Pair]:
-    """Returns 606 pairs of 8 phenomena, always the same and in the same order."""
+    """Returns 606 pairs for 8 phenomena, always the same and in the same order."""
     pairs: list[Pair] = []
 
     def add(name: str, frame: str, right: str, wrong: str, noun: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Prediction with a fine-tuned model: of files, of rows, and of the lines of a stream."""
+"""Prediction with a fine-tuned model, for files, rows and the lines of a stream."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from bert_jax.tasks.text import TextTask
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import BEST
 
-_READ_BYTES = 1 << 16  # of a stream at a time
+_READ_BYTES = 1 << 16  # bytes read from a stream at a time
 
-# The task of each head of a model that is no run, and of further values of `problem_type`.
+# For external models (not runs): the task of each head, and of more values of `problem_type`.
 HEADS = {
     "sequence_classification": "classification",
     "token_classification": "tagging",
@@ -47,8 +47,8 @@ HEADS = {
 }
 _PROBLEMS = {"multi_label_classification": "multilabel", "regression": "regression"}
 _PAIRS = (("text_a", "text_b"), ("text", "text_b"))
-_LONGEST = 512  # tokens of a row of such a model
-_ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {  # of its single output
+_LONGEST = 512  # tokens per row for an external model
+_ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {  # for its single output
     "Identity": lambda x: x,
     "Sigmoid": lambda x: np.exp(-np.logaddexp(np.float32(0), -x)),
     "Tanh": np.tanh,
@@ -56,7 +56,7 @@ _ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {  # of its sin
 
 
 class _Source(NamedTuple):
-    """What a predictor is made of; `params` is None for a run, whose checkpoint has the path `name`."""
+    """The inputs of a predictor. For a run, `params` is None and `name` is the path of its checkpoint."""
 
     config: ml_collections.ConfigDict
     spec: TaskSpec
@@ -71,23 +71,23 @@ class Predictor:
     """Predicts with a model that has a fine-tuned head.
 
     Args:
-        model: the work directory of a `finetune` run; or, loaded or by a path or a name on the hub, another
-            model with a head for sequences, tokens, questions or multiple choice.
-        which: "best" for the step that scored best on the evaluation file, if there is one, "last", or the
+        model: the work directory of a `finetune` run; or an external model with a head for sequences, tokens,
+            questions or multiple choice: a loaded model, a path, or a name on the hub.
+        which: "best" for the step that scored best on the evaluation file, if there is one; "last"; or the
             number of a step.
-        batch_size: the maximum number of groups of rows in a batch, and of rows of the maximum length whose
-            tokens a packed batch may have. 0 for the batch size of training, and for packed batches that
-            suit the devices.
+        batch_size: the maximum number of groups of rows in a batch. A packed batch has at most as many tokens
+            as this number of rows of the maximum length. 0 for the batch size of training, and for packed
+            batches of a size that suits the devices.
         log: called with each line to be logged.
         overrides: values of fields of the run's configuration that differ from training.
-        dtype: the type of the computation, as in `EncoderConfig.for_inference`.
-        prepare: called with the predictor before its parameters are read, which take the most time: what it
-            checks is reported at once.
-        columns: of a model that is no run, which has those of its training file: the names of the columns
-            `text_a`, `text_b`, `label` and `id`, and those of the `choices`, with commas between.
+        dtype: the dtype of the computation, as in `EncoderConfig.for_inference`.
+        prepare: called with the predictor before the parameters are read. Reading takes the most time, so
+            errors that `prepare` raises are reported early.
+        columns: for an external model: the names of the columns `text_a`, `text_b`, `label` and `id`, and the
+            comma-separated names of the `choices`. A run uses the columns of its training file.
 
     Attributes:
-        prepared: what `prepare` returned.
+        prepared: the result of `prepare`.
     """
 
     def __init__(
@@ -147,9 +147,9 @@ class Predictor:
         return nest(placement.place(params, layer_axes(shapes), self._mesh, dtype))
 
     def find_columns(self, path: str, file_format: str = "auto") -> None:
-        """Of a model that is no run, unless columns were named: finds those of a table by their usual names.
+        """Finds the columns of a table by their usual names, for an external model without given columns.
 
-        The names are listed in `bert_jax.tasks.inferred`; `text_a` and `text_b` are accepted too.
+        `bert_jax.tasks.inferred` lists these names; `text_a` and `text_b` are also recognized.
         """
         config = self.task.config
         if not (self._finds_columns and isinstance(self.task, TableTask)):
@@ -169,7 +169,7 @@ class Predictor:
         self.task.config = dataclasses.replace(config, data=dataclasses.replace(config.data, **found))
 
     def file(self, split: str) -> str:
-        """Returns the path of a split's file in the run's configuration; "" if it has none."""
+        """Returns the path of a split's file in the run's configuration; "" if there is none."""
         return split_file(self.config, self.task.spec, split)
 
     def predict(
@@ -182,11 +182,11 @@ class Predictor:
 
     @functools.cached_property
     def reader(self) -> LineReader:
-        """Returns the reader of `row_of`. Raises UserError if the run predicts no rows."""
+        """Returns the reader of `row_of`. Raises UserError if the run cannot predict single rows."""
         return self.task.line_reader()
 
     def row_of(self, item: str | Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the fields of a text or {column: value}. Raises Malformed if it is no row of this task."""
+        """Parses a text or {column: value} into fields. Raises Malformed if it is not a row of this task."""
         reader = self.reader
         if isinstance(item, str):
             return reader.from_text(item)
@@ -195,7 +195,7 @@ class Predictor:
         return reader.from_object(item)
 
     def records_of(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Returns the prediction of each row of `row_of`, without an id if it has none."""
+        """Returns the prediction for each result of `row_of`, without an id if the row has none."""
         examples = self.reader.examples(list(enumerate(rows, 1)))
         return [
             record if "id" in row else {name: value for name, value in record.items() if name != "id"}
@@ -203,15 +203,15 @@ class Predictor:
         ]
 
     def predict_rows(self, items: Iterable[str | Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Returns the predictions of some rows, as `bert-jax predict --input=-` writes them.
+        """Returns the predictions for rows, in the format of `bert-jax predict --input=-`.
 
         Args:
-            items: each is a text, a pair of texts with a tab between, or {column: value}, with the columns of
+            items: each is a text, a pair of texts separated by a tab, or {column: value} with the columns of
                 the training file.
 
         Returns:
-            A dict for each: of classes, the prediction and the probability of every label; of numbers the
-            number; of tags the words, tags and entities; of questions the answer.
+            One dict per item. Classification has the predicted label and the probability of every label,
+            regression the number, tagging the words, tags and entities, and question answering the answer.
 
         Raises:
             UserError: an item is not a row of this task.
@@ -228,15 +228,15 @@ class Predictor:
     def __call__(
         self, data: batches.EncodedRows, on_batch: Callable[[int, int], None] = progress.not_shown
     ) -> np.ndarray:
-        """Returns the outputs of encoded rows, as `outputs.predict_all` does.
+        """Returns the outputs for encoded rows, as `outputs.predict_all` does.
 
-        Fewer groups of rows than `batch_size` are padded to one of `engine.few_sizes`.
+        If there are fewer groups of rows than `batch_size`, they are padded to one of `engine.few_sizes`.
         """
         groups = len(data) // data.rows_per_example
         size = next((size for size in self._sizes if size >= groups), self.batch_size)
         shapes = outputs.Shapes(size, self._buckets)
         if not self._buckets:
-            # A run that was trained without packing does not pack: a BiLSTM reads one token at a time.
+            # A run trained without packing does not pack in prediction: a BiLSTM reads one token at a time.
             most = self.batch_size * data.max_seq_length if self._limits_tokens else None
             shapes = outputs.Shapes.choose(
                 data, size, self._costs, self._mesh, packs=self.task.packs, most_tokens=most
@@ -250,9 +250,9 @@ class Predictor:
         return Costs.of_training(self.objective, self._mesh, dtype).of_outputs()
 
     def warm_up(self, on_program: Callable[[int, int], None] = progress.not_shown) -> int:
-        """Compiles the programs of all shapes that later calls use; returns their number.
+        """Compiles the programs of all shapes that later calls use, and returns their number.
 
-        From then on, rows are padded to `engine.few_lengths`. `on_program` is called with (programs done, all
+        Later calls pad rows to `engine.few_lengths`. `on_program` is called with (programs done, all
         programs).
         """
         task = self.task
@@ -292,10 +292,10 @@ def _of_run(directory: str, which: str) -> _Source:
 
 
 def _of_model(model: convert.Model, columns: Mapping[str, str], may_lack_answers: bool) -> _Source:
-    """Returns the task of a model that is no run, with its defaults, and its parameters.
+    """Returns the task, with default settings, and the parameters of an external model.
 
     Raises:
-        UserError: the model has no fine-tuned head, or no task has its outputs.
+        UserError: the model has no fine-tuned head, or no task supports its outputs.
     """
     if model.head not in HEADS:
         raise UserError(
@@ -306,7 +306,7 @@ def _of_model(model: convert.Model, columns: Mapping[str, str], may_lack_answers
     if task == "classification":
         task = _PROBLEMS.get(model.problem_type, "regression" if model.classes == 1 else task)
         longest = min(longest, model.scores.max_seq_length or longest)
-    if task == "regression":  # as sentence-transformers' CrossEncoder, and the pipelines of transformers
+    if task == "regression":  # as in sentence-transformers' CrossEncoder and transformers' pipelines
         default = "Identity" if model.problem_type == "regression" else "Sigmoid"
         activation = model.scores.activation.split(".")[-1] or default
         if model.classes != 1 or activation not in _ACTIVATIONS:
@@ -320,7 +320,7 @@ def _of_model(model: convert.Model, columns: Mapping[str, str], may_lack_answers
     for name, column in (data | dict(columns)).items():
         fields.assign(config, f"data.{name}", column)
     labels: Sequence[str] | None = None
-    if task == "squad":  # with room for the context in a short row
+    if task == "squad":  # short rows need room for the context
         for name in ("doc_stride", "max_query_length"):
             config[name] = min(config[name], config.max_seq_length // 4)
     elif task == "multiplechoice":
@@ -331,7 +331,7 @@ def _of_model(model: convert.Model, columns: Mapping[str, str], may_lack_answers
         labels = model.labels or [f"LABEL_{number}" for number in range(model.classes)]
     spec = registry.get(config.task)
     if task == "classification" and labels and not any(label.isdecimal() for label in labels):
-        # Files may have the numbers of the labels.
+        # Files may have label numbers instead of names.
         numbers = {str(number): label for number, label in enumerate(labels)}
         spec = dataclasses.replace(spec, labels=tuple(labels), spellings=numbers)
     tokenizer = engine.tokenizer_of(model)
@@ -339,7 +339,7 @@ def _of_model(model: convert.Model, columns: Mapping[str, str], may_lack_answers
 
 
 def step_directory(directory: str, which: str) -> str:
-    """Returns the checkpoint of a run that `which` names: best, last or a number; "" for the best.
+    """Returns the checkpoint of a run for `which`, "best", "last" or a step number; "" for "best".
 
     Raises:
         UserError: the run has no such step.
@@ -358,20 +358,20 @@ def step_directory(directory: str, which: str) -> str:
 def answer_lines(model: Predictor, reader: LineReader, source: Any, out: IO[bytes]) -> tuple[int, int]:
     """Answers every line of a stream with one line of JSON, in order, until the stream ends.
 
-    All lines that are waiting when the model becomes idle form the next batch. A malformed line is answered
-    with an object that has its number, `line`, and a description of the problem, `error`.
+    All lines that are waiting when the model becomes idle form the next batch. The answer to a malformed line
+    is an object with the number of the line, `line`, and a description of the problem, `error`.
 
     Args:
         model: the predictor, whose batch size limits the lines of a batch.
         reader: parses the lines.
-        source: the stream in UTF-8, with one example per line and a method `read1`, as `sys.stdin.buffer`.
-        out: the stream that the answers are written to. It is flushed after each batch.
+        source: the UTF-8 stream, with one example per line and a method `read1`, like `sys.stdin.buffer`.
+        out: the stream for the answers. It is flushed after each batch.
 
     Returns:
         (number of lines, number of malformed lines).
 
     Raises:
-        StorageError: the source breaks off.
+        StorageError: reading the source fails.
     """
     count = bad = 0
     for lines in _waiting(source, model.batch_size):
@@ -396,7 +396,7 @@ def _waiting(source: Any, most: int) -> Iterator[list[bytes]]:
     rest = b""
     while True:
         with reading(SOURCE):
-            content = source.read1(_READ_BYTES)  # does not wait for more than is there
+            content = source.read1(_READ_BYTES)  # returns the available bytes without waiting for more
         *lines, rest = (rest + content).split(b"\n")
         if not content and rest:
             lines, rest = [rest], b""

@@ -1,4 +1,4 @@
-"""Search in a corpus by vectors, reranking of the results by a model of pairs, and hard negatives."""
+"""Dense retrieval in a corpus, reranking of results by a cross-encoder, and hard negative mining."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from bert_jax.tasks.table import Examples
 
 INDEX, VECTORS, TEXTS = "index.json", "vectors.npy", "texts.jsonl"
 ANEW = "rebuild the index with --corpus and --overwrite"
-CANDIDATES = 100  # documents of each query that are reranked, by default
+CANDIDATES = 100  # default number of documents per query to rerank
 
 _SCHEMA = {
     "version": int,
@@ -37,9 +37,9 @@ _SCHEMA = {
     "model": dict,
 }
 _VERSION = 2
-_SCORES = 1 << 26  # inner products in memory at a time, about
+_SCORES = 1 << 26  # approximate number of inner products in memory at a time
 _PART = 1 << 26  # bytes of texts in memory at a time
-_ANCHORS = 512  # anchors whose negatives are searched for at a time
+_ANCHORS = 512  # anchors searched at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Result:
     Attributes:
         document: the document.
         score: the inner product of the vectors, which is their cosine if they have length 1; or the score of
-            a model that read both texts.
+            a reranker.
     """
 
     document: Document
@@ -57,12 +57,12 @@ class Result:
 
 
 def nearest(queries: np.ndarray, vectors: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the vectors with the largest inner products, the largest first; equal ones by number.
+    """Returns the vectors with the largest inner products, the largest first; ties are ordered by number.
 
     Args:
         queries: float32 [Q, H].
         vectors: float32 [N, H], in memory or mapped from a file.
-        most: number of vectors to find; all, if there are fewer.
+        most: number of vectors to find; all if there are fewer.
 
     Returns:
         Numbers int64 [Q, k] and inner products float32 [Q, k], where k is the smaller of `most` and N.
@@ -82,15 +82,15 @@ def nearest(queries: np.ndarray, vectors: np.ndarray, most: int) -> tuple[np.nda
 
 
 def fingerprint(model: Model, embedder: Embedder) -> dict[str, Any]:
-    """Returns what determines the vectors of an embedder, which an index records.
+    """Returns the digests and settings that determine an embedder's vectors, for the index to record.
 
-    It is the same for every folder with the model, whichever its format, and on every platform.
+    They do not depend on the format of the model's folder or on the platform.
     """
     weights, tokenizer = hashlib.sha256(), embedder.tokenizer
     for name, x in sorted(model.params.items()):
         if name.startswith("encoder/"):
             weights.update(f"{name} {x.dtype} {x.shape}".encode() + x.tobytes())
-    # Formats have different files of the same vocabulary, so the digest is not one of a file.
+    # Formats store the same vocabulary in different files, so the digest is not computed from a file.
     settings = [tokenizer.lower_case, tokenizer.strip_accents, tokenizer.normalizer]
     described = [tokenizer.kind, tokenizer.tokens, settings, dataclasses.asdict(tokenizer.template)]
     return {
@@ -104,17 +104,17 @@ def fingerprint(model: Model, embedder: Embedder) -> dict[str, Any]:
 
 
 class Index:
-    """An index in a directory, whose files are mapped into memory.
+    """An index in a directory; its files are mapped into memory.
 
     Args:
         directory: a local directory that `make` has filled.
 
     Attributes:
         settings: the content of index.json.
-        vectors: float32 [N, H], one of each document.
+        vectors: float32 [N, H], one vector per document.
 
     Raises:
-        UserError: there is no index, or a file of it is missing or differs from its digest.
+        UserError: there is no index, or one of its files is missing or differs from its digest.
     """
 
     def __init__(self, directory: str):
@@ -144,7 +144,7 @@ class Index:
         return len(self.vectors)
 
     def document(self, number: int) -> Document:
-        """Returns the document with a number from 0."""
+        """Returns the document with this number, counted from 0."""
         begin = self._ends[number - 1] if number else 0
         return Document(**json.loads(self._texts[begin : self._ends[number]].tobytes()))
 
@@ -173,22 +173,22 @@ def make(
     """Embeds a corpus, in bounded memory, and returns its index.
 
     Args:
-        directory: a local directory, created if it does not exist. `INDEX` is written last, so that an
-            interrupted index is none. An older index stays until all vectors of the new one are made.
+        directory: a local directory, created if it does not exist. `INDEX` is written last, so an interrupted
+            call leaves no index. An older index stays until all new vectors are computed.
         documents: the corpus.
-        embedder: makes the vectors.
+        embedder: computes the vectors.
         checkpoint: the absolute path or URL of the model.
         corpus: the path or URL of the corpus.
-        made_by: the `fingerprint` of the model.
+        made_by: the `fingerprint` of the embedder.
         progress: called with the number of documents that have been embedded.
         log: called with one line at the end.
 
     Raises:
         UserError: the corpus has no document.
     """
-    digests = {"corpus": files.crc32c(corpus)}  # before it is read: a change meanwhile is noticed later
+    digests = {"corpus": files.crc32c(corpus)}  # computed before reading, to detect later changes
     documents = iter(documents)
-    first = next(documents, None)  # a corpus that cannot be read is reported before anything is written
+    first = next(documents, None)  # an unreadable corpus raises before any file is written
     if first is None:
         raise UserError(f"{corpus} has no documents; expected one text per line, or a table")
     began = time.monotonic()
@@ -222,14 +222,14 @@ class Reranker:
     """Scores pairs of texts with a fine-tuned model.
 
     Args:
-        model: a run of reranking, of late interaction, of a regression on pairs, whose number is the score,
-            or of a classification with two labels, where it is the probability of the task's label of
-            relevant documents, or of the larger one of two integers.
-        candidates: number of documents of each query to order, from the first on.
-        log: called with a line that names the label of relevant documents of a classification.
+        model: a model for reranking, late interaction, regression on pairs (the number is the score), or
+            classification with two labels. The score of a classification is the probability of the larger
+            label if labels are integers, and otherwise of the task's label for relevant documents.
+        candidates: number of documents per query to rerank, from the first on.
+        log: called with a line that names the label for relevant documents of a classification.
 
     Raises:
-        UserError: the run is of another kind, or the label of relevant documents is not known.
+        UserError: the model is of another kind, or the label for relevant documents is not known.
     """
 
     def __init__(
@@ -257,7 +257,7 @@ class Reranker:
             self._output = task.labels.index(relevant)
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-        """Returns the score of each pair: float32 [N]."""
+        """Returns the score of each pair, float32 [N]."""
         if not pairs:
             return np.zeros(0, np.float32)
         first, second = map(list, zip(*pairs, strict=True))
@@ -268,7 +268,7 @@ class Reranker:
         return predictions.outputs[:, self._output].astype(np.float32)
 
     def rerank(self, query: str, results: Sequence[Result]) -> list[Result]:
-        """Returns the candidates with the scores of this model, the largest first, and then the others."""
+        """Returns the candidates with new scores, the largest first, followed by the other results."""
         first, others = results[: self.candidates], results[self.candidates :]
         scores = self.scores([(query, result.document.text) for result in first]).tolist()
         scored = [Result(result.document, score) for result, score in zip(first, scores, strict=True)]
@@ -286,21 +286,21 @@ def mine(
     margin: float | None = None,
     scorer: Callable[[Sequence[tuple[str, str]]], np.ndarray] | None = None,
 ) -> Iterator[list[str]]:
-    """Yields the hard negatives of each anchor, the nearest first; fewer than `count` if there are no more.
+    """Yields up to `count` hard negatives of each anchor, the nearest first.
 
-    A text that is equal to the anchor, or to a positive of an equal anchor, is no negative.
+    A text equal to the anchor, or to a positive of an equal anchor, is not used as a negative.
 
     Args:
         anchors: N texts.
         positives: N texts, the positive of each anchor.
         candidates: C different texts.
-        vectors: float32 [N, H], [N, H] and [C, H], of length 1, of these.
-        count: number of negatives of each anchor.
-        depth: number of nearest candidates to look at.
-        margin: how much smaller than that of the positive the cosine of a negative is at least, as a fraction
-            of the latter's size (de Souza P. Moreira et al. 2024 found the default, 0.05, to be best); with a
-            scorer, the smallest difference of the scores, 0.1 by default.
-        scorer: the scores of a model that reads both texts of a pair; None to use the cosines.
+        vectors: float32 [N, H], [N, H] and [C, H], the vectors of these texts, of length 1.
+        count: maximum number of negatives per anchor.
+        depth: number of nearest candidates to consider.
+        margin: the cosine p of the positive limits the cosines of negatives to p - margin * |p|. The default,
+            0.05, was best in de Souza P. Moreira et al. 2024. With a scorer, the minimum difference of the
+            scores, 0.1 by default.
+        scorer: returns the scores of a model that reads both texts of a pair; None to use cosines.
     """
     of_anchors, of_positives, of_candidates = vectors
     known: dict[str, set[str]] = {}

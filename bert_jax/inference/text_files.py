@@ -1,4 +1,4 @@
-"""Files of texts, one on each line or in each row of a table, and documents of a corpus."""
+"""Reads text files, with one text per line or per row of a table, and the documents of a corpus."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Document:
     """A document or a query.
 
     Attributes:
-        id: the id in the file; without one, the number of the line or of the JSON object from 0.
-        text: the text, after the title if there is one.
+        id: the id in the file; without an id, the number of the line or JSON object, counted from 0.
+        text: the text, preceded by the title if there is one.
     """
 
     id: str
@@ -30,19 +30,19 @@ class Document:
 
 
 def check(path: str, flag: str) -> None:
-    """Raises UserError unless a path has texts, or is "-" for standard input; `flag` named it."""
+    """Raises UserError unless `path`, the value of `flag`, has texts or is "-" for standard input."""
     if path != "-" and not path.startswith(hub.DATA) and not files.is_file(path):
         raise UserError(f"{flag}={path}: no such file; expected one text per line, or a table")
 
 
 def is_table(path: str) -> bool:
-    """True if the name of a file is one of a table, as fine-tuning reads them."""
+    """Returns whether a path names a table that fine-tuning can read."""
     name = compression.strip_suffix(path).lower()
     return path.startswith(hub.DATA) or name.endswith(tuple(table.FORMATS))
 
 
 def _rows(path: str, *columns: str) -> Iterator[tuple[Mapping[str, Any], list[str]]]:
-    """Yields the rows of a table, and their texts in some columns; "" is the one with a usual name."""
+    """Yields the rows of a table and their texts in some columns; "" finds a column by its usual names."""
     for part in table.parts(path) if path.startswith(hub.DATA) else [path]:
         for number, row in table.records(part, table.detect_format(table.FORMATS, part)):
             if isinstance(row, table.Malformed):
@@ -56,11 +56,11 @@ def _rows(path: str, *columns: str) -> Iterator[tuple[Mapping[str, Any], list[st
 
 
 def read_documents(path: str, flag: str = "--corpus") -> Iterator[Document]:
-    """Yields the documents of a file, blank ones included, so that their numbers are the numbers of lines.
+    """Yields the documents of a file, including blank ones, so that their numbers are line numbers.
 
     A table (JSON lines, CSV, TSV, Parquet, Arrow) has the text in `text` or another column of
-    `inferred.TEXTS`, perhaps a `title`, and an id in `_id` or `id`, as the data sets of BEIR. Any other file
-    has one text per line. Both may be compressed; "-" is standard input.
+    `inferred.TEXTS`, an optional `title`, and an id in `_id` or `id`, as in BEIR. Any other file has one text
+    per line. Both may be compressed; "-" is standard input.
 
     Raises:
         UserError: the file does not exist, or a line is malformed; the message gives its number.
@@ -80,10 +80,10 @@ def read_texts(path: str, text_a: str = "", text_b: str = "") -> Iterator[Text]:
     """Yields the texts of a file, including blank ones, so that results correspond to lines.
 
     Args:
-        path: the path of a file with one text per line, or of a table by its name (JSON lines, CSV, TSV,
-            Parquet, Arrow); hf:ORG/NAME for the training set on the hub; "-" for lines from standard input.
-            Files with the suffix .gz, .bz2, .xz or .zst are decompressed.
-        text_a: the column of the text in a table; "" for the one of `inferred.TEXTS` that it has.
+        path: the path of a file with one text per line, or of a table, as its suffix says (JSON lines, CSV,
+            TSV, Parquet, Arrow); hf:ORG/NAME for the training set on the hub; "-" for lines from standard
+            input. Files with the suffix .gz, .bz2, .xz or .zst are decompressed.
+        text_a: the column of the text in a table; "" for the column in `inferred.TEXTS` that the table has.
         text_b: the column of the second text of a pair; "" for single texts.
 
     Raises:
@@ -102,7 +102,7 @@ def lines(path: str) -> Iterator[str]:
 
 
 def count_lines(path: str) -> int | None:
-    """Returns the number of texts of a file of lines; None if counting would take long, or use up a pipe."""
+    """Returns the number of texts in a file of lines; None if counting is slow or would consume a pipe."""
     if is_table(path) and not path.lower().endswith(json_files.LINES_SUFFIXES):
         return None
     if not os.path.isfile(path) or compression.suffix(path) or os.path.getsize(path) > _MOST_BYTES_TO_COUNT:
