@@ -16,20 +16,20 @@ class Overloaded(Exception):
 
 
 class Batcher:
-    """Computes items in batches, in one thread, in the order in which they come.
+    """Computes items in batches, in one thread, in their order of arrival.
 
-    All items that are waiting when the thread becomes idle form the next batch, up to `most`. So a single
-    request is not delayed, and batches grow with the load.
+    All items that are waiting when the thread becomes idle form the next batch, up to `most`. Single requests
+    are therefore not delayed, and batches grow with the load.
 
     Args:
         compute: maps a list of items to a list of results; called in a thread.
-        most: maximum number of items of a batch.
-        limit: maximum number of items that wait.
+        most: maximum number of items in a batch.
+        limit: maximum number of waiting items.
 
     Attributes:
         batches: number of batches so far.
         items: number of items so far.
-        compute_seconds: seconds of computation so far.
+        compute_seconds: total time of computation so far.
     """
 
     def __init__(self, compute: Callable[[list[Any]], Sequence[Any]], most: int, limit: int):
@@ -43,15 +43,15 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Returns the number of items that wait."""
+        """Returns the number of waiting items."""
         return len(self._waiting)
 
     async def submit(self, items: Sequence[Any]) -> list[Any]:
-        """Returns the results of some items. If it is cancelled, those that still wait are not computed.
+        """Returns the results of items. After a cancellation, items that are still waiting are dropped.
 
         Raises:
             Overloaded: too many items are waiting.
-            Exception: what the computation of a batch has raised.
+            Exception: any exception of `compute`.
         """
         if self.waiting + len(items) > self._limit:
             raise Overloaded
@@ -61,16 +61,16 @@ class Batcher:
         try:
             return list(await asyncio.gather(*futures))
         finally:
-            for future in futures:  # those that still wait are not computed, and leave their places to others
+            for future in futures:  # items that are still waiting are dropped, which frees their slots
                 future.cancel()
             self._waiting = collections.deque(each for each in self._waiting if not each[1].done())
 
     async def start(self) -> None:
-        """Starts to compute."""
+        """Starts the computation."""
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Stops after the batch that is being computed."""
+        """Stops after the current batch."""
         if self._task:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -84,13 +84,13 @@ class Batcher:
             while self._waiting:
                 batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._most))]
                 if (error := await self._answer(batch)) is not None:
-                    for each in batch:  # one item must not fail the requests that came with it
+                    for each in batch:  # an item that fails must not fail other requests
                         error = await self._answer([each]) if len(batch) > 1 else error
                         if error is not None and not each[1].done():
                             each[1].set_exception(RuntimeError(repr(error)) if _is_panic(error) else error)
 
     async def _answer(self, batch: Sequence[tuple[Any, asyncio.Future]]) -> BaseException | None:
-        """Computes items and sets their results; returns the error without a result."""
+        """Computes items and sets their results; returns the exception if the computation fails."""
         items, began = [item for item, _ in batch], time.monotonic()
         error, results = await asyncio.get_running_loop().run_in_executor(self._thread, self._try, items)
         if error is not None:
@@ -98,7 +98,7 @@ class Batcher:
         self.compute_seconds += time.monotonic() - began
         self.batches, self.items = self.batches + 1, self.items + len(items)
         for (_, future), result in zip(batch, results, strict=True):
-            if not future.done():  # a request may have ended
+            if not future.done():  # a request may have been cancelled
                 future.set_result(result)
         return None
 
@@ -113,5 +113,5 @@ class Batcher:
 
 
 def _is_panic(error: BaseException) -> bool:
-    # A panic of a Rust library is not an Exception, and a future takes no StopIteration.
+    # A panic of a Rust library is not an Exception, and a future cannot hold StopIteration.
     return not isinstance(error, Exception) or isinstance(error, StopIteration)

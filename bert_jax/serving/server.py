@@ -1,4 +1,4 @@
-"""The HTTP server: JSON in, JSON out, with health and metrics, on starlette and uvicorn."""
+"""The HTTP server for JSON requests, with health and metrics endpoints, based on starlette and uvicorn."""
 
 from __future__ import annotations
 
@@ -34,18 +34,17 @@ _OF_BATCHERS = {"items": "counter", "batches": "counter", "compute_seconds": "co
 
 @dataclasses.dataclass(frozen=True)
 class Service:
-    """A computation of a model. A request has the path /`name` and an object with `fields`.
+    """A computation with a model. A request has the path /`name` and a JSON object with `fields`.
 
     Attributes:
         name: the name of the service.
-        fields: the fields of a request, of which the first one is a list of items.
-        parse: maps an item and the object of the request to an item of `compute`; raises Malformed or
-            UserError.
-        compute: maps a list of items to the result of each; raises UserError if an item has none.
-        answer: maps the results of a request and its object to the answer.
-        warm_up: compiles the programs of batches of at most so many items, calls its second argument with
-            (programs done, all programs), and returns their number.
-        width: the size of a vector of a service for embeddings; 0 for others.
+        fields: the fields of a request; the first one is a list of items.
+        parse: maps an item and the request's object to an item for `compute`; raises Malformed or UserError.
+        compute: maps a list of items to a list of results; raises UserError for an item without a result.
+        answer: maps the results and the object of a request to the answer.
+        warm_up: takes the maximum batch size and a callback, compiles the programs, calls the callback with
+            (programs done, all programs), and returns the number of programs.
+        width: the size of an embedding service's vectors; 0 for other services.
     """
 
     name: str
@@ -71,7 +70,7 @@ def _number(body: Mapping[str, Any], name: str, most: int, default: int) -> int:
 
 
 def embedding(embedder: Embedder) -> Service:
-    """Returns the service /embed, the vectors of texts."""
+    """Returns the service /embed, which computes text embeddings."""
 
     def parse(item, body):
         return embedder.sentence.prompt(_text(body.get("prompt") or "")) + _text(item)
@@ -89,7 +88,7 @@ def embedding(embedder: Embedder) -> Service:
 
 
 def fill_mask(filler: MaskFiller) -> Service:
-    """Returns the service /fill-mask, words for the masks of texts."""
+    """Returns the service /fill-mask, which predicts words for the masks of texts."""
 
     def parse(item, body):
         _number(body, "top", _MOST_WORDS, 5)
@@ -118,25 +117,25 @@ def prediction(predictor: Predictor) -> Service:
     def answer(results, body):
         return {"predictions": results}
 
-    def warm_up(most, on_program):  # the largest batch is that of the predictor
+    def warm_up(most, on_program):  # the predictor has its own maximum batch size
         return predictor.warm_up(on_program)
 
     return Service("predict", ("rows",), parse, predictor.records_of, answer, warm_up)
 
 
 class Server:
-    """Answers requests with some services.
+    """Answers HTTP requests with some services.
 
     Args:
         services: the services.
-        model: the name of the model, for answers.
-        most: maximum number of items of a batch.
-        limit: maximum number of items that wait, and of a request.
-        body_bytes: maximum size of a request.
+        model: the name of the model in answers.
+        most: maximum number of items in a batch.
+        limit: maximum number of waiting items, and of items in a request.
+        body_bytes: maximum size of a request in bytes.
 
     Attributes:
         app: the ASGI application.
-        paths: the paths that it answers.
+        paths: the paths of all routes.
     """
 
     def __init__(
@@ -162,7 +161,7 @@ class Server:
         self.paths = [route.path for route in routes]
         handlers = {exceptions.HTTPException: self._http_error}
         self.app = applications.Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)
-        # A redirection has the scheme and host of this server, not of a proxy in front of it.
+        # A redirect would have the scheme and host of this server instead of the proxy in front of it.
         self.app.router.redirect_slashes = False
 
     @contextlib.asynccontextmanager
@@ -180,7 +179,7 @@ class Server:
         async def handle(request: requests.Request) -> responses.Response:
             began = time.monotonic()
             try:
-                # Other requests wait less while a large answer is written.
+                # In a thread, writing a large answer does not block other requests.
                 response = await asyncio.to_thread(_response, await answer(request))
             except exceptions.HTTPException as error:
                 response = _error(error.detail, error.status_code)
@@ -188,7 +187,7 @@ class Server:
                 response = _error(str(error), 400)
             except Overloaded:
                 response = _error("too many requests are waiting; try again", 503, {"Retry-After": "1"})
-            except asyncio.CancelledError:  # by a stop that does not wait any longer
+            except asyncio.CancelledError:  # the server stops without waiting any longer
                 response = _error("the server stops before it has an answer", 503)
             except Exception:
                 _logger.exception("%s failed", path)
@@ -239,7 +238,7 @@ class Server:
         return answer
 
     def _openai(self, service: Service) -> Callable[[Any], Awaitable[Any]]:
-        """Returns the embeddings endpoint of OpenAI, whose clients also send other fields."""
+        """Returns the OpenAI-compatible embeddings endpoint, which ignores other fields that clients send."""
 
         async def answer(request: Any) -> Any:
             body = {name: value for name, value in (await self._body(request)).items() if value is not None}
@@ -268,7 +267,7 @@ class Server:
         return {"status": "ok", "model": self._model, "services": list(self._services)}
 
     async def _metrics(self, request: Any) -> str:
-        """Returns the metrics in the text format of Prometheus."""
+        """Returns the metrics in Prometheus' text format."""
         lines = ["# TYPE bert_jax_requests_total counter"]
         for (path, status), count in sorted(self._requests.items()):
             lines.append(f'bert_jax_requests_total{{path="{path}",status="{status}"}} {count}')
@@ -299,12 +298,12 @@ def _error(message: str, status: int, headers: Mapping[str, str] | None = None) 
 
 
 class HttpServer(uvicorn.Server):
-    """Runs an ASGI application, with options of `uvicorn.Config`. It ends normally after a signal."""
+    """Runs an ASGI application with options of `uvicorn.Config`. After a signal, it exits normally."""
 
     def __init__(self, application: Any, **options: Any):
         super().__init__(uvicorn.Config(application, **options))
 
     async def shutdown(self, sockets: Any = None) -> None:
-        """Answers the requests that were sent, and closes all connections."""
-        self._captured_signals.clear()  # uvicorn would raise them again
+        """Answers pending requests and closes all connections."""
+        self._captured_signals.clear()  # uvicorn would raise these signals again
         await super().shutdown(sockets)
