@@ -54,7 +54,7 @@ class SentenceVectors:
         pooling: the pooling of the last hidden states: "cls", "mean", "max" or "last".
         normalize: whether the vector is scaled to length 1.
         max_seq_length: number of tokens at which texts are cut; 0 for the number of the model's positions.
-        prompts: {purpose: text that is put before a text}, such as "query".
+        prompts: {purpose, such as "query": text that is put before a text}.
         unsupported: what else the folder has that changes its vectors; "" for nothing.
         similarity: how sentence-transformers compares two vectors: "cosine", "dot", "euclidean" or
             "manhattan"; "" for its default, the cosine. Nothing here depends on it.

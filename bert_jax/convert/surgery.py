@@ -106,7 +106,7 @@ def resize_positions(model: Model, positions: int) -> Model:
     config = model.config.replace(**changes)
     sentence = model.sentence
     if sentence and sentence.max_seq_length:
-        # A limit equal to the number of positions follows it; another limit is kept if possible.
+        # A limit equal to the number of positions follows it; another limit changes only if it is too long.
         cut = sentence.max_seq_length
         cut = 0 if cut >= model.config.max_seq_length else min(cut, config.max_seq_length)
         sentence = dataclasses.replace(sentence, max_seq_length=cut)
