@@ -21,7 +21,7 @@ class _Panel:
     kind: str  # "loss", "score" or "other"
 
 
-# The names in objectives.distillation, which is not imported because it loads jax.
+# Names in objectives.distillation, which is not imported because it loads jax.
 _DISTILLATION = (
     *("logits", "cosine", "embeddings", "hidden", "scores"),
     *("attention", "queries", "keys", "values"),
@@ -105,7 +105,7 @@ def draw_metrics(runs: Mapping[str, list[dict]], title: str = "") -> Any:
 def _draw(axis, runs, panel):
     rows = [row for of_run in runs.values() for row in of_run]
     logged = [name for name in panel.metrics if any(name in row for row in rows)]
-    # Colors are those of the runs, or of the metrics of a single run.
+    # Each run has a color; for a single run, each metric has one.
     lines = [(run, logged[0], of_run) for run, of_run in runs.items()]
     if len(runs) == 1:
         label = "{}, train" if len(logged) > 1 else "train"

@@ -33,7 +33,7 @@ def grid(count: int, columns: int, size: tuple[float, float], more: tuple[float,
         count: the number of axes.
         columns: the number of columns.
         size: width and height of each in inches.
-        more: width and height beside them.
+        more: additional width and height in inches.
     """
     rows = -(-count // columns)
     figure, axes = subplots((size[0] * columns + more[0], size[1] * rows + more[1]), rows, columns)
