@@ -39,7 +39,7 @@ def add_distillation(
     max_seq_length: int = 0,
     workdir: os.PathLike | str = "",
 ) -> Objective:
-    """Returns the objective of a run with its teacher, of which only the shapes are read.
+    """Returns the objective of a run with its teacher; only the shapes of the teacher are read.
 
     Args:
         objective: what the student learns without a teacher.
@@ -47,7 +47,7 @@ def add_distillation(
         head: the head of the teacher; a key of `convert.HEADS`.
         tokenizer: the tokenizer of the data, whose vocabulary the teacher must have.
         max_seq_length: the number of tokens of the longest row.
-        workdir: the work directory. If its run has started, the teacher is that of the run and is not read.
+        workdir: the work directory. If its run has started, its recorded teacher is used and none is read.
 
     Raises:
         UserError: there is no teacher, it does not fit the student or the data, or a value is not valid.
@@ -90,7 +90,7 @@ def add_distillation(
 
 
 def _architecture(path: str, tokenizer: Tokenizer | None, workdir: os.PathLike | str) -> EncoderConfig:
-    """Returns the architecture of the teacher: of a run that has started, the recorded one."""
+    """Returns the architecture of the teacher; a run that has started uses the recorded one."""
     if record := run_directory.read_started(workdir).get(_RECORD) if workdir else None:
         return from_dict({name: record[name] for name in ENCODER_FIELDS if name in record})
     config, theirs = convert.load_architecture(path)
@@ -117,7 +117,7 @@ def read_teacher(
 ) -> Objective:
     """Returns the objective with the parameters of its teacher, unless the run has already saved them.
 
-    A teacher of another path than that of the run is read, so that it is compared with the saved one.
+    A teacher with another path than the run's is read and compared with the saved one.
 
     Args:
         objective: a result of `add_distillation`.
@@ -128,7 +128,7 @@ def read_teacher(
         labels: the labels of the data, which the teacher must have in this order; empty for none.
 
     Raises:
-        UserError: the checkpoint lacks the head or parameters of it, or has other labels.
+        UserError: the checkpoint lacks the head or some of its parameters, or has other labels.
     """
     if not isinstance(objective, Distillation) or _has_saved(workdir, path):
         return objective
@@ -160,7 +160,7 @@ def read_teacher(
 
 
 def _has_saved(workdir: os.PathLike | str, path: str) -> bool:
-    """Returns whether a run has saved a step, and thus its teacher, which had this path."""
+    """Returns whether a run has saved a step, and thus its teacher, and the teacher had this path."""
     if not (workdir and checkpoint.parameter_names(os.path.join(workdir, "checkpoints"))):
         return False
     recorded = dict(config_fields.flatten(run_directory.read_started(workdir)["config"]))

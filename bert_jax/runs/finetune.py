@@ -71,7 +71,7 @@ def finetune(
         log: called with lines of progress, in process 0 of the run.
         explicit: the fields of `config.model` that were set explicitly, such as on the command line.
         command_line: the command line of the run, for its model card.
-        memory_limit: as of `pretrain.pretrain`.
+        memory_limit: see `pretrain.pretrain`.
         **fit_options: other arguments of `train.fit`.
 
     Returns:
@@ -144,7 +144,7 @@ def _open(config, directory, log, explicit, command_line, memory_limit, cleanup)
             Costs.of_training(task.objective(), mesh, dtype).of_outputs(evaluations),
             mesh,
             packs=task.packs,
-            # A padded batch has as many: the state leaves little memory.
+            # A batch may have as many tokens as a padded one: the state leaves little memory.
             most_tokens=config.batch_size * data["dev"].max_seq_length,
         )
         evaluator = TaskEvaluator(
@@ -159,7 +159,7 @@ def _open(config, directory, log, explicit, command_line, memory_limit, cleanup)
             on_best=evaluator.write_results,
             log=log,
         )
-    # A run that resumes may have other devices, and its batches are those of its start.
+    # A resumed run may have other devices, but it keeps the batches that it started with.
     row_length = workdir.recorded(_ROW_LENGTH)
 
     def in_microbatches(count: int) -> TrainingBatches:
@@ -198,14 +198,13 @@ def prepare(
     Args:
         config: a configuration like `bert_jax.tasks.default_config`, which is not changed.
         directory: the work directory, which may not exist yet. A run that resumes keeps its dtype.
-        log: called with one line if that is not the dtype of a new run, and with lines about what the task
+        log: called with one line if a new run would have another dtype, and with lines about what the task
             takes from `init_from`.
         explicit: see `finetune`.
 
     Raises:
         UserError: an error that can be found before the computation starts, such as a field that would be
-            ignored, a value out of range, a missing file or column, or a mesh with more devices than there
-            are.
+            ignored, a value out of range, a missing file or column, or a mesh with more devices than exist.
     """
     config = fields.finetuning(config)
     dtype = run_directory.resolve_dtype(config.model.dtype, directory, platform.target(), log)
@@ -297,7 +296,7 @@ class TrainingBatches:
         )  # fmt: skip
 
     def largest(self) -> dict[str, np.ndarray]:
-        """Returns the rows that this process feeds of a batch of the largest shape, all of them padding."""
+        """Returns this process's rows of a batch of the largest shape, all of them padding."""
         data, size = self._data, self._config.batch_size
         rows_of = functools.partial(sharding.local_rows, self._mesh)
         nothing = np.full(size, -1)
@@ -313,7 +312,7 @@ class TrainingBatches:
         data = self._data
         if self.packing:
             return self.packing.mean_rows * self._row_flops(self.packing.length)
-        # Rows are padded to the length of their bucket. The mean over examples approximates that of batches.
+        # Rows are padded to their bucket's length. The mean over examples approximates the mean over batches.
         widths = np.asarray(self._buckets)[np.searchsorted(self._buckets, data.group_lengths)]
         row_widths = self._task.objective().row_widths
         of_width = {
@@ -368,7 +367,7 @@ def _initial_params(
 
 
 def _summary(names: Iterable[str]) -> str:
-    """Returns the groups of some parameters, with the number of parameters of each."""
+    """Returns the groups of some parameters, with the number of parameters in each group."""
     heads = Counter(name.split("/")[0] for name in names)
     return ", ".join(f"{head} ({count})" for head, count in sorted(heads.items())) or "none"
 

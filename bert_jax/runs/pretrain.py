@@ -51,8 +51,8 @@ TRAIN, EVAL = "train", "eval"  # the splits of the records to train and to evalu
 HEAD = "masked_lm"  # the head of a teacher; a key of `convert.HEADS`
 
 _SPREAD = "spread"  # the value of `distillation.init_layers` for evenly spaced layers
-# More epochs than these may be a mistake, which a warning says; the second number is for a run with
-# `init_from`. The paper trains for 40 epochs.
+# Warn about more epochs than these; the second number is for a run with `init_from`. The paper trains for 40
+# epochs.
 _MANY_EPOCHS, _MANY_EPOCHS_CONTINUED = 50, 20
 
 
@@ -76,10 +76,10 @@ def pretrain(
         explicit: the fields of `config.model` that were set explicitly, such as on the command line. If
             `config.init_from` names a checkpoint, the other architecture fields are taken from it.
         allow_changes: see `WorkDir.open_run`.
-        evaluators: evaluators in addition to that of the held-out records.
+        evaluators: evaluators in addition to the one of the held-out records.
         log: called with lines of progress before the work directory is opened, in process 0 of the run.
         memory_limit: bytes of each device into which a batch has to fit with `accumulate_steps=0`; by default
-            what is free.
+            the free memory.
         command_line: the command line of the run, for its model card.
         **fit_options: other arguments of `train.fit`.
 
@@ -103,7 +103,7 @@ def _open(
     config, workdir, explicit, allow_changes, evaluators, log, memory_limit, command_line, cleanup
 ) -> dict[str, Any]:
     """Returns the arguments of `train.fit`; `cleanup` closes the work directory. See `pretrain`."""
-    # Everything that can be wrong with the run is found before there is a work directory.
+    # All errors in the settings are found before the work directory is created.
     log = distributed.log_of_primary(log)
     config = pretrain_config.pretraining(config)
     declared = dict(config_fields.fields(PretrainConfig()))
@@ -201,7 +201,7 @@ class Records:
 
     @property
     def origin(self) -> dict[str, list[str]]:
-        """Returns the data sets on the hub and the languages of the text, as far as the manifests say."""
+        """Returns the data sets on the hub and the languages of the text, if the manifests name them."""
         both = [dataset.manifest for dataset in (self.train, self.replay) if dataset]
         kept = [(each.get("cleaning") or {}).get("language") for each in both]
         languages = [*(name for each in both for name in each.get("languages", ())), *filter(None, kept)]
@@ -231,7 +231,7 @@ class Records:
     def train_batches(
         self, config: PretrainConfig, start_step: int, own: Callable[[int], np.ndarray], prefetch: int = 4
     ) -> Generator[dict[str, np.ndarray], None, None]:
-        """Returns an iterator over the batches; `own` maps a number of rows to those of this process."""
+        """Returns an iterator over the batches; `own` maps a number of rows to this process's rows."""
         return loader.train_batches(
             self.train,
             config.batch_sizes,
@@ -247,7 +247,7 @@ class Records:
     def largest_batch(
         self, config: PretrainConfig, own: Callable[[int], np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Returns the rows that this process feeds of a batch with the most rows."""
+        """Returns this process's rows of a batch with the most rows."""
         sizes, phases = config.batch_sizes, config.left_to_right
         starts = [step for step in {*sizes.starts, *phases.starts} if step < max(config.steps, 1)]
         largest = max(starts, key=lambda step: (sizes.at(step), phases.at(step)))
@@ -264,7 +264,7 @@ def open_records(data: PretrainDataConfig, workdir: os.PathLike | str, log: Call
     if not data.replay:
         return Records(train, held_out, tokenizer)
     replay_dir = cache.localize(data.replay, log)
-    # Records of other programs come without a vocabulary, and only one of the two may be theirs.
+    # Records of other programs have no vocabulary, and only one of the two data sets may be foreign.
     foreign = any(map(records.foreign_files, comma_lists.paths(replay_dir)))
     replay, replay_held_out = _open_splits(replay_dir, data.vocab if foreign else "", index_dir)
     schemas = train.manifest["schema"], replay.manifest["schema"]
@@ -288,7 +288,7 @@ def open_training_set(data: PretrainDataConfig, log: Callable[[str], None]) -> D
 
 
 def _open_splits(directory: str, vocab: str, index_dir: str) -> tuple[Dataset, Dataset | None]:
-    """Returns the training set and the evaluation set, or None without evaluation."""
+    """Returns the training set, and the evaluation set or None."""
     train = records.open_dataset(directory, TRAIN, vocab, index_dir)
     if not train.manifest["splits"].get(EVAL, {"rows": 0})["rows"]:
         return train, None
@@ -337,7 +337,7 @@ def adopt_architecture(
 ) -> tuple[PretrainConfig, str]:
     """Returns the configuration with the architecture of the checkpoint that the model starts with, if any.
 
-    It is `config.init_from`, or the teacher of which the model takes layers.
+    The checkpoint is `config.init_from`, or the teacher whose layers the student starts with.
 
     Args:
         config: the configuration of a pre-training run.
@@ -349,7 +349,7 @@ def adopt_architecture(
     Returns:
         The configuration, and a line about the architecture; "" if the checkpoint was not read.
     """
-    # The pooling is saved with the model, and read by the fine-tunings that start from it.
+    # The pooling is saved with the model and read by fine-tuning runs that start from it.
     structures.check_fields(config.model.to_dict(), ("classifier_pooling",), "pre-training")
     before, message = config.model.to_dict(), ""
     field, of_teacher = "init_from", bool(config.distillation.init_layers)
@@ -381,7 +381,7 @@ def adopt_architecture(
 def _resolve(config: PretrainConfig, data: Records, workdir: os.PathLike | str, log) -> PretrainConfig:
     """Returns the configuration with the size of the vocabulary, the predictions and the dtype filled in.
 
-    A warm-up that is no shorter than the run becomes a tenth of it.
+    If the warm-up is not shorter than the run, it becomes a tenth of the run.
     """
     model, tokenizer, length = config.model, data.tokenizer, data.train.max_seq_length
     positions = model.max_position_embeddings - model.position_offset
@@ -456,7 +456,7 @@ def _student_layers(config: PretrainConfig, count: int, teacher: EncoderConfig) 
 def _load_student(
     config: PretrainConfig, abstract_params: Mapping[str, Any], log: Callable[[str], None]
 ) -> tuple[dict, checkpoint.Report]:
-    """Returns the parameters of the teacher that a student starts with; others of the teacher are dropped."""
+    """Returns the teacher's parameters that a student starts with; the teacher's others are dropped."""
     model = convert.load(config.distillation.teacher, log=log)
     if "mlm" in abstract_params and "mlm" not in model.groups:
         model = surgery.change_head(model, HEAD)  # a generator's head
@@ -558,7 +558,7 @@ def make_objective(
 
 
 def trainable(config: PretrainConfig, learned: Objective) -> Objective:
-    """Returns an objective with the parameters frozen that the optimizer and the adapter do not train."""
+    """Returns an objective that freezes the parameters that the optimizer and the adapter do not train."""
     return adapt(freeze(learned, config.optimizer.freeze), config.adapter)
 
 

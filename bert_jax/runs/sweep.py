@@ -1,11 +1,11 @@
-"""Experiments: variants that are trained and evaluated alike with several seeds, and grids of a fine-tuning.
+"""Experiments: variants that are trained and evaluated with several seeds, and grids of a fine-tuning.
 
 The result of one fine-tuning on a small data set is not reliable: the score varies by several points with the
 seed, and some runs fail to learn at all (Devlin et al. 2019, appendix A.3; Mosbach et al. 2021).
 
 A file in configs/experiments/ defines `get_experiment()`, which returns an `Experiment`; `bert-jax sweep`
-runs it. `grid` returns one whose variants are the points of a grid of one fine-tuning, which is what
-`bert-jax finetune --seeds` and `--grid` run. The directory contains:
+runs it. `grid` returns an experiment whose variants are the points of a grid of one fine-tuning, for
+`bert-jax finetune --seeds` and `--grid`. The directory contains:
 
 results.json      every score, with a digest of the settings that it depends on
 VARIANT/seed-N/   the work directories of the pre-training and of the fine-tunings of a variant
@@ -88,11 +88,11 @@ class Variant:
             the intervals at which the run is logged, saved and evaluated.
         records: name of its records in `Experiment.records`.
         fields: fields of the config to change, by their dotted names. A model that starts from `init_from`
-            keeps those of `config.model`.
+            keeps its fields of `config.model`.
         share: fraction of the budget that it may spend.
         start: without `config`, the variant whose model it starts from; "" for --model.
         tune: fields of fine-tunings to change in this variant, by the name of the measure or `EVERY`.
-        measures: names of the measures that are taken of it; None for all.
+        measures: names of the measures of this variant; None for all.
     """
 
     name: str
@@ -152,7 +152,7 @@ class Finetuning:
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def configured(self, variant: Variant, **values: Any) -> ml_collections.ConfigDict:
-        """Returns the config for a variant, with the given values of further fields."""
+        """Returns the config for a variant, with additional fields set to the given values."""
         config = self.config
         config = (
             config_files.load(config, "finetune")
@@ -175,9 +175,9 @@ def finetuning(task: str, fields: Mapping[str, Any] = {}, rate: float = 0.0, nam
     Args:
         task: "CoLA", "SST-2" (its first 10,000 rows), "MRPC", "STS-B", "RTE", "SQuAD" or "CoNLL-2003".
         fields: fields to change, by their dotted names.
-        rate: peak learning rate, for three epochs of Adam with bias correction and a decay from the end of
-            warm-up, so that fewer runs fail; 0 for finetune/hour, for small models.
-        name: name of the measure; "" for that of the task.
+        rate: peak learning rate, for three epochs of Adam with bias correction and a decay that starts after
+            the warm-up, so that fewer runs fail; 0 for finetune/hour, for small models.
+        name: name of the measure; "" for the name of the task.
     """
     config, of_hour, data, metric = _TASKS[task]
     changed: dict[str, Any] = {"eval.every": 10**6, "checkpoint.every": 0}
@@ -197,7 +197,7 @@ class Experiment:
 
     Attributes:
         title: title of the table.
-        variants: the variants, in the order in which they run; one comes after the one that it starts from.
+        variants: the variants in running order; a variant comes after the one that it starts from.
         measures: the measures taken of all variants.
         budget: how long a variant is pre-trained: "steps=N", "tokens=N" without padding, or "seconds=N" of
             train steps; "" if no variant is pre-trained. Seconds are converted to steps before the first run
@@ -207,7 +207,7 @@ class Experiment:
         records: flags of `bert-jax data`, by name.
         published: Markdown with the published figures and how they were obtained, for the end of the table.
         first_seed: the seed of the first run of each variant.
-        is_grid: whether it is a grid: the runs keep their weights, and the best one is looked for.
+        is_grid: whether it is a grid: the runs keep their weights, and the best run is selected.
     """
 
     title: str
@@ -253,13 +253,13 @@ class Experiment:
 
     @property
     def needs_checkpoint(self) -> bool:
-        """Returns whether a variant starts from --model, or the vocabulary is that of --model."""
+        """Returns whether a variant starts from --model, or uses its vocabulary."""
         takes = any(not (each.config or each.start) for each in self.variants)
         return takes or (self.vocabulary is None and bool(self.records))
 
 
 def check_known(what: str, names: Collection[str], known: Sequence[str]) -> None:
-    """Raises UserError for a name that is not known; the message begins with `what`."""
+    """Raises UserError for an unknown name; the message begins with `what`."""
     for name in names:
         if name not in known:
             raise UserError(f"{what} {name!r} is unknown; expected one of {', '.join(known) or 'none'}")
@@ -289,7 +289,7 @@ def grid(config: ml_collections.ConfigDict, points: Sequence[str] = (), seeds: i
     Args:
         config: see `finetune.finetune`. The seeds are `config.seed`, `config.seed + 1` and so on.
         points: fields and their values, such as "optimizer.learning_rate=5e-5,3e-5". If there are semicolons,
-            they separate the values, which may then have commas.
+            they separate the values, which may then contain commas.
         seeds: the number of seeds.
 
     Raises:
@@ -304,7 +304,7 @@ def grid(config: ml_collections.ConfigDict, points: Sequence[str] = (), seeds: i
     variants = []
     for chosen in itertools.product(*values.values()):
         point = dict(zip(values, chosen, strict=True))
-        # The name is also that of a folder, which the slashes of a path or a URL would divide.
+        # The name is also the name of a folder, so slashes of a path or a URL are escaped.
         texts = (str(value).replace("%", "%25").replace("/", "%2F") for value in chosen)
         name = ",".join(f"{field.split('.')[-1]}={text}" for field, text in zip(values, texts, strict=True))
         variants.append(Variant(name, tune={EVERY: point}))
@@ -319,7 +319,7 @@ def grid(config: ml_collections.ConfigDict, points: Sequence[str] = (), seeds: i
 
 
 def _typed(config: ml_collections.ConfigDict, field: str, text: str) -> Any:
-    """Returns a value of the grid as one of a field of the configuration."""
+    """Converts a value of the grid to the type of a field of the configuration."""
     if field == "seed":
         raise UserError("--grid=seed=...: --seeds=N runs with N seeds, from config.seed up")
     fields.lookup(config, field)  # raises UserError for an unknown name
@@ -390,7 +390,7 @@ class Sweep:
                 raise UserError("all runs of a grid need the same metrics, the first of which ranks them")
 
     def _check_inputs(self, variant: Variant) -> Iterator[str]:
-        """Yields the first metric of each fine-tuning of a variant, of whose input nothing is missing."""
+        """Yields the first metric of each fine-tuning of a variant, after checking that it has its inputs."""
         for measure in self.experiment.measures_of(variant):
             if not isinstance(measure, Finetuning):
                 continue
@@ -401,7 +401,7 @@ class Sweep:
             for field, path in _split_files(config).items():
                 if not path or not all(map(table.exists, table.parts(path))):
                     raise UserError(f"{measure.name}: {field}={path}: there is no such file")
-            # The metrics of a task that is configured without any may depend on its data.
+            # If a task has no configured metrics, its metrics may depend on its data.
             reported = metrics.listed(config.metrics) or registry.get(config.task).metrics
             check_known(f"{measure.name}: metric", measure.metrics if reported else (), reported)
             if not is_first:
@@ -417,8 +417,8 @@ class Sweep:
         No other sweep can use the directory meanwhile.
 
         Args:
-            variants: names of the variants to run; all by default. One that another one starts from has to
-                be among them, or to have run.
+            variants: names of the variants to run; all by default. If one starts from another variant, that
+                variant must be in the list or have run.
 
         Raises:
             UserError: the directory is in use, or has results with other settings.
@@ -475,7 +475,7 @@ class Sweep:
         return results
 
     def _digest(self, variant: Variant, name: str) -> str:
-        """Returns a digest of what determines the scores of a measure or the pre-training, for all seeds."""
+        """Returns a digest of everything that determines the scores or the pre-training, for all seeds."""
         measure = next((each for each in self.experiment.measures if each.name == name), None)
         settings: dict[str, Any] = {"checkpoint": self._checkpoint, "budget": self.experiment.budget}
         settings |= {"start": variant.start, "share": variant.share, "explicit": _of_model(variant.fields)}
@@ -496,7 +496,7 @@ class Sweep:
             if field not in ("seed", "steps") and declared[field].resume != "free":
                 settings[f"config.{field}"] = value
         text = json.dumps(settings, sort_keys=True)
-        text = text.replace(os.path.join(self.directory, ""), "")  # which may move
+        text = text.replace(os.path.join(self.directory, ""), "")  # the directory may move
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def _add(self, variant: Variant, seed: int, measure: str, scores: Mapping[str, float]) -> None:
@@ -543,7 +543,7 @@ class Sweep:
         if self.experiment.is_grid:
             metric, scores = best["metric"], best["scores"]
             return {metric: scores[metric], **scores, DEGENERATE: float(best.get(DEGENERATE, False))}
-        for name in ("checkpoints", "best"):  # the weights, which nothing needs any more
+        for name in ("checkpoints", "best"):  # the weights, which are no longer needed
             shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
         return {name: best["scores"][name] for name in measure.metrics or best["scores"]}
 
@@ -593,7 +593,7 @@ class Sweep:
         return max(1, int(amount / timed["seconds_per_step"]))
 
     def _time(self, variant: Variant, seed: int) -> float:
-        """Returns the mean seconds of a step, of a run of `_TIMED_STEPS` steps in all of its phases."""
+        """Returns the mean seconds per step of a run of `_TIMED_STEPS` steps with all of its phases."""
         config = self._pretraining_config(variant, seed, _TIMED_STEPS)
         config.checkpoint.every, config.eval.every, config.log_every = 0, 0, 8
         config.eval.batches = 1
