@@ -1,7 +1,6 @@
 """Config files by name or path: `--config=pretrain/tiny` names a config file of bert_jax.
 
-The config files are in `configs/` at the top of the repository. A wheel contains them in the package's
-folder.
+The config files are in `configs/` at the top of the repository, and in the package's folder in a wheel.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from bert_jax.io.wording import closest
 
 
 def example(command: str) -> str:
-    """Returns the name of an example config for a command, which is one of `pretrain` for most."""
+    """Returns the name of an example config for a command, usually a config of `pretrain`."""
     return "finetune/classification" if command == "finetune" else "pretrain/mini"
 
 
@@ -55,7 +54,7 @@ def find(name: str, group: str = "") -> Path:
 
     Args:
         name: a name from `names()`, or the path of a file, without an argument.
-        group: the folder of the names that the message for an unknown one offers; "" for all.
+        group: the folder whose names the message for an unknown name offers; "" for all.
     """
     if Path(name).is_file():
         return Path(name)
@@ -85,7 +84,7 @@ def load(name: str, command: str = "") -> ml_collections.ConfigDict:
         command: the command that the config is for; "" for any.
 
     Raises:
-        UserError: see `call`; or the config is of the other kind of training.
+        UserError: see `call`; also if the config is for the other kind of training.
     """
     group = example(command).partition("/")[0] if command else ""
     config = call(name, "config", "get_config", ml_collections.ConfigDict, group)
@@ -99,11 +98,11 @@ def load(name: str, command: str = "") -> ml_collections.ConfigDict:
 
 
 def call(name: str, flag: str, function: str, kind: type[Any], group: str) -> Any:
-    """Returns what a function of a config file returns.
+    """Returns the result of a function in a config file.
 
     Args:
         name: the name or path of the file, optionally followed by `:ARG`.
-        flag: the flag that has it, for messages.
+        flag: the flag that gave the name, for messages.
         function: the name of the function.
         kind: the expected type.
         group: see `find`.

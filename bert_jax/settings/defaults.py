@@ -15,11 +15,11 @@ from bert_jax.settings.pretrain_config import PretrainConfig
 def model(size: str, **overrides: Any) -> ml_collections.ConfigDict:
     """Returns the fields of EncoderConfig for a named size.
 
-    `vocab_size` is 0 unless it is overridden, which means that it is taken from the vocabulary.
+    `vocab_size` is 0 unless it is overridden: the vocabulary then sets it.
 
     Args:
         size: the name of the size, such as "base".
-        **overrides: values of fields that differ from those of the size.
+        **overrides: values of fields that differ from the size's.
     """
     fields = sizes.named(size, **overrides).to_dict()
     return ml_collections.ConfigDict(fields | {"vocab_size": overrides.get("vocab_size", 0)})
@@ -29,7 +29,7 @@ def pretrain(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:
     """Returns the pre-training configuration of the paper (appendix A.2).
 
     It has a batch size of 256, 1M steps, Adam with learning rate 1e-4, 10k steps of warm-up and weight decay
-    0.01. The arguments are those of `model`.
+    0.01. It has the same arguments as `model`.
     """
     return ml_collections.ConfigDict(PretrainConfig().to_dict() | {"model": model(size, **overrides)})
 
@@ -58,6 +58,6 @@ def paper_phase(config: ml_collections.ConfigDict, phase: str) -> ml_collections
 def finetune(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:
     """Returns the fine-tuning configuration of the paper (appendix A.3), without the fields of tasks.
 
-    It has 3 epochs, a batch size of 32 and warm-up over 10% of the steps. The arguments are those of `model`.
+    It has 3 epochs, a batch size of 32 and warm-up over 10% of the steps, and the same arguments as `model`.
     """
     return ml_collections.ConfigDict(FinetuneConfig().to_dict() | {"model": model(size, **overrides)})

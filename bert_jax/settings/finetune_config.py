@@ -18,7 +18,7 @@ from bert_jax.settings.run_config import (
 
 @dataclasses.dataclass(frozen=True)
 class FinetuneDataConfig(Part):
-    """The files of fine-tuning. A task declares the further fields of `config.data`."""
+    """The files of fine-tuning. Tasks declare more fields of `config.data`."""
 
     train: str = option(
         "",
@@ -35,7 +35,7 @@ def _other_default(name: str, default: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class FinetuneConfig(RunConfig):
-    """Fine-tuning; the defaults are those of the paper (appendix A.3).
+    """Fine-tuning; the defaults are the paper's (appendix A.3).
 
     Attributes:
         of_tasks: the values of the fields that tasks declare, by their dotted names.

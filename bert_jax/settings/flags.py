@@ -23,14 +23,14 @@ Options = TypeVar("Options")
 
 
 class Define:
-    """Adds flags to those of a command.
+    """Adds flags to a command.
 
-    Every method takes the name of a flag, its help text, its default and `required`: what has to be given,
-    for the message to a user who did not give it, such as "FILE with one text per line".
+    Every method takes the name of a flag, its help text, its default and `required`: a description of the
+    missing value for the error message, such as "FILE with one text per line".
 
     Attributes:
         values: the flags of the command.
-        required: {name: what has to be given} of the required flags.
+        required: {name: description of its value} of the required flags.
     """
 
     def __init__(self, values: absl_flags.FlagValues):
@@ -62,12 +62,12 @@ class Define:
         absl_flags.DEFINE_enum(name, default, list(choices), text, flag_values=self.values)
 
     def options(self, options: type, *names: str) -> None:
-        """Adds a flag for each field of a dataclass that has a help text, or for those with some names.
+        """Adds a flag for each field of a dataclass that has a help text, or for the named fields.
 
         Args:
             options: a dataclass with fields of the types bool, int, float, str and tuple[str, ...], or None.
-                Their metadata are `flag`, the help text; `choices`, the valid values, and `required`, what
-                has to be given, where they apply.
+                Their metadata are `flag`, the help text, and optionally `choices`, the valid values, and
+                `required`, a description of the value.
             *names: the names of the fields; by default all.
         """
         kinds = typing.get_type_hints(options)
@@ -114,6 +114,6 @@ def command_line(command: str, flags: absl_flags.FlagValues) -> str:
     for name in flags:
         flag = flags[name]
         if flag.present:
-            value = getattr(flag, "given", flag.value)  # of --config, what was given and not the config
+            value = getattr(flag, "given", flag.value)  # for --config, the given text and not the config
             given += [f"--{name}={one}" for one in (value if isinstance(value, list) else [value])]
     return shlex.join(["bert-jax", command, *given])

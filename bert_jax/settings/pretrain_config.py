@@ -72,7 +72,7 @@ class Ramp:
 
 @dataclasses.dataclass(frozen=True)
 class MaskingConfig(Part):
-    """Which tokens are predicted in pre-training, and what replaces them."""
+    """Settings of the tokens to predict in pre-training, and of their replacements."""
 
     prob: float = option(0.15, "Fraction of the tokens to predict.", above=0, below=1)
     strategy: str = option(
@@ -126,7 +126,7 @@ class MaskingConfig(Part):
 
 @dataclasses.dataclass(frozen=True)
 class EvalMaskingConfig(Part):
-    """The masks of evaluation, where they differ from those of training."""
+    """The masks of evaluation, if they differ from the masks of training."""
 
     prob: float | None = option(
         None, "`masking.prob` in evaluation. None: the same.", type="float", above=0, below=1, optional=True
@@ -135,7 +135,7 @@ class EvalMaskingConfig(Part):
     never_chosen: str = option("", "`masking.never_chosen` in evaluation. Empty: the same.")
 
     def options(self, masking: MaskingConfig, length: int) -> MaskingOptions:
-        """Returns the options for rows of `length` tokens; fields that are not set are those of `masking`."""
+        """Returns the options for rows of `length` tokens; `masking` provides the fields that are not set."""
         given = {name: value for name, value in self.to_dict().items() if value}
         if self.prob:
             given["max_predictions"] = 0
@@ -144,7 +144,7 @@ class EvalMaskingConfig(Part):
 
 @dataclasses.dataclass(frozen=True)
 class ReplacedTokensConfig(Part):
-    """The objective of ELECTRA and DeBERTa v3, for `objective=replaced_tokens` alone."""
+    """The objective of ELECTRA and DeBERTa v3, for `objective=replaced_tokens` only."""
 
     generator_hidden_size: int = fixed(
         0,
@@ -162,7 +162,7 @@ class ReplacedTokensConfig(Part):
 
 @dataclasses.dataclass(frozen=True)
 class PretrainEvalConfig(EvalConfig):
-    """When pre-training is evaluated, and on how much."""
+    """Settings of evaluation in pre-training: when, and on how much data."""
 
     batches: int = free(0, "Batches to evaluate on. 0: all of them.")
 
@@ -186,13 +186,13 @@ class PretrainDataConfig(Part):
 
     @property
     def replay_fraction(self) -> Fraction:
-        """Returns the share of the rows that are from `replay`, with a denominator of at most a million."""
+        """Returns the fraction of rows that are from `replay`, with a denominator of at most a million."""
         return Fraction(self.replay_share).limit_denominator(10**6) if self.replay else Fraction(0)
 
 
 @dataclasses.dataclass(frozen=True)
 class PretrainConfig(RunConfig):
-    """Pre-training; the defaults are those of the paper (appendix A.2)."""
+    """Pre-training; the defaults are the paper's (appendix A.2)."""
 
     steps: int = option(1_000_000, "Steps of the whole run.", minimum=1)
     batch_ramp: str = option(
@@ -237,11 +237,11 @@ class PretrainConfig(RunConfig):
 
     @property
     def left_to_right(self) -> Ramp:
-        """Returns 1 at the steps that learn from left to right before masked LM, and 0 at the others."""
+        """Returns 1 at the steps of causal LM before masked LM, and 0 at the others."""
         return Ramp((0, self.causal_steps), (1, 0)) if self.causal_steps else Ramp.constant(0)
 
     def mask_options(self, length: int) -> tuple[MaskingOptions, MaskingOptions | None]:
-        """Returns the masks of training and of evaluation, None for the same, for rows of `length` tokens."""
+        """Returns the masks of training and of evaluation (None if equal) for rows of `length` tokens."""
         differs = self.eval_masking != EvalMaskingConfig()
         evaluation = self.eval_masking.options(self.masking, length) if differs else None
         return self.masking.options(length), evaluation

@@ -1,4 +1,4 @@
-"""What the configurations of pre-training and of fine-tuning have in common.
+"""Configuration that pre-training and fine-tuning have in common.
 
 Config files are ml_collections, which `bert_jax.settings.defaults` makes from these classes. A run converts
 its config once, by `pretrain_config.pretraining` or by `bert_jax.tasks.fields.finetuning`, and passes on the
@@ -137,12 +137,12 @@ class FinetuneOptimizerConfig(OptimizerConfig):
     )
 
 
-BOTTLENECKS = ("houlsby", "pfeiffer")  # the values of `adapter.kind` with modules of their own
+BOTTLENECKS = ("houlsby", "pfeiffer")  # the values of `adapter.kind` with separate modules
 
 
 @dataclasses.dataclass(frozen=True)
 class AdapterConfig(Part):
-    """Which few parameters are trained in place of all of them."""
+    """Parameter-efficient training: the few parameters that are trained instead of all."""
 
     kind: str = fixed(
         "",
@@ -178,7 +178,7 @@ class AdapterConfig(Part):
 
 @dataclasses.dataclass(frozen=True)
 class DistillationConfig(Part):
-    """The teacher of the model that is trained, and how the two are compared."""
+    """The teacher of the trained model, and the terms of the distillation loss."""
 
     teacher: str = option(
         "",
@@ -215,7 +215,7 @@ class PretrainDistillationConfig(DistillationConfig):
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig(Part):
-    """How the devices are divided."""
+    """Sizes of the axes of the device mesh."""
 
     data: int = free(
         -1,
@@ -237,7 +237,7 @@ class MeshConfig(Part):
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig(Part):
-    """When checkpoints are saved, and which of them stay."""
+    """When checkpoints are saved, and which of them are kept."""
 
     every: int = free(1000, "Steps between checkpoints. 0: only at the end.")
     minutes: float = free(
@@ -261,11 +261,11 @@ class EvalConfig(Part):
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig(Part):
-    """What pre-training and fine-tuning have in common.
+    """Fields that pre-training and fine-tuning have in common.
 
     Attributes:
         steps: the number of steps; in fine-tuning, it follows from `epochs`.
-        resume_from: another run from whose state pre-training goes on; empty in fine-tuning.
+        resume_from: another run whose state pre-training resumes from; empty in fine-tuning.
     """
 
     seed: int = option(
