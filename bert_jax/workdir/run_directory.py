@@ -60,8 +60,8 @@ _RUN = {
     "head?": str,
 }
 
-# The entries of config.json outside of `config` that may change when a run resumes, and those that never can,
-# because they determine the meaning of checkpoints. The fields of `config` declare it themselves.
+# Entries of config.json outside of `config` that may change when a run resumes, and entries that never can,
+# because checkpoints depend on them. The fields of `config` declare this themselves.
 _FREE = (
     "command_line",
     "head",  # follows from the task; runs of older versions have a wrong one for questions
@@ -73,12 +73,12 @@ _FREE = (
 )
 _FIXED = ("vocabulary.digest",)
 
-# Fields of `config` that had another name when earlier versions wrote config.json.
+# Renamed fields of `config`: the name in config.json of earlier versions, and the present name.
 _RENAMED = {"max_length": "max_seq_length"}
 
 BEST = "best"  # The directory of the checkpoint with the best score.
 BEST_FILE = "best.json"  # Describes that checkpoint.
-# Lists batches that a run of an earlier version left out, after many steps were skipped.
+# Lists batches that a run of an earlier version omitted after many skipped steps.
 RECOVERY_FILE = "recovery.json"
 REPORT_FILE = "initialized.json"  # Lists the parameters that were loaded from `init_from`.
 
@@ -130,20 +130,20 @@ class WorkDir:
     ) -> None:
         """Writes `run` to config.json after checking that the directory does not belong to another run.
 
-        If the run resumes, config.json is written later, by `confirm_run`, when its checkpoint has been
-        restored. A directory whose run ended before its first step can be used by any run. What that run has
-        left is removed; it may have done steps that were lost, because none of them was saved.
+        If the run resumes, `confirm_run` writes config.json later, when the checkpoint has been restored. Any
+        run can use a directory whose run ended before its first saved step. The files of that run are
+        removed, even if it did steps that were not saved.
 
         Args:
             run: a JSON-serializable dict with `command`, `config` (every field resolved) and the identity of
                 the inputs, such as `records` and `vocabulary`.
-            declared: the fields of the config by their dotted names, whose `resume` says which may change.
+            declared: the fields of the config by their dotted names; their `resume` says which may change.
             allow_changes: whether to accept values that differ from those in config.json. The vocabulary and
                 the model's shapes can never change, since the checkpoints would no longer fit.
 
         Raises:
             UserError: the directory belongs to another run, not all processes of this one see it, or they
-                differ in what may not change.
+                have different values of entries that may not change.
         """
         before, resumes, newest = collective.call_in_primary(self._look)
         _check_shared(self.path, newest)
@@ -170,7 +170,7 @@ class WorkDir:
             self._run, self._confirmed = run, not resumes
             if self._confirmed:
                 files.remove(os.path.join(self.path, REPORT_FILE), missing_ok=True)
-                if before:  # Without a config.json, these may be a user's own.
+                if before:  # Without a config.json, these may be a user's files.
                     for name in (BEST_FILE, RECOVERY_FILE):
                         files.remove(os.path.join(self.path, name), missing_ok=True)
                     files.remove_tree(os.path.join(self.path, BEST))
@@ -189,17 +189,17 @@ class WorkDir:
         return before, resumes, newest
 
     def confirm_run(self) -> None:
-        """Writes config.json for a run that resumes, after its state has been restored and thus fits."""
+        """Writes config.json for a run that resumes, after its state has been restored."""
         if not self._confirmed:
             self._write_run()
             self._confirmed = True
 
     def record_field(self, name: str, value: Any) -> None:
-        """Writes to config.json what a field of the config, which `open_run` was called with, has become."""
+        """Writes the new value of a field of the config to config.json."""
         self.record("config", {**self._run["config"], name: value} if self.primary else {})
 
     def record(self, name: str, value: Any) -> None:
-        """Writes an entry to config.json, beside those that `open_run` was called with."""
+        """Writes an entry to config.json, in addition to the entries that `open_run` was called with."""
         if self.primary:
             self._run[name] = value
             if self._confirmed:
@@ -224,7 +224,7 @@ class WorkDir:
     def copy_vocabulary(self, source: files.PathLike) -> None:
         """Copies the vocabulary file to the name of its kind, and removes one of another kind.
 
-        It raises UserError if the run has started, and its copy is not the vocabulary that it started with.
+        Raises UserError if the run has started with another vocabulary than its copy.
         """
         target = tokenization.of_file(source).file
         if has_started(self.path) and files.exists(os.path.join(self.path, target)):
@@ -241,8 +241,8 @@ def check_run(run: Mapping[str, Any], declared: Mapping[str, Field]) -> None:
     """Checks that all processes of the run, which have to call it, have the same `run` (see `WorkDir`).
 
     Raises:
-        UserError: a process has other values than process 0, in entries that may not change at any time. All
-            processes raise it, and name both.
+        UserError: a process has other values than process 0 in entries that may never change. All processes
+            raise it, and the message has both values.
     """
     if jax.process_count() == 1:
         return
@@ -266,10 +266,10 @@ def _rule(name: str, declared: Mapping[str, Field]) -> str:
 def _changes(
     old: Mapping[str, Any], new: Mapping[str, Any], declared: Mapping[str, Field]
 ) -> dict[str, tuple[Any, Any]]:
-    """Returns {dotted name: (old value, new value)} of the entries that differ and are not free to.
+    """Returns {dotted name: (old value, new value)} of the entries that differ but may not.
 
-    A field of `config` that the older run lacks was added by a later version of bert_jax: that run had its
-    default. Other entries that only one of them has are ignored.
+    A field of `config` that the older run lacks was added by a later version of bert_jax: that run used its
+    default. Other entries that only one of the two has are ignored.
     """
     before = {f"config.{name}": field.default for name, field in declared.items()}
     before |= dict(config_fields.flatten(old))
@@ -295,16 +295,16 @@ def _check_shared(directory: str, names: Sequence[str] = (), *, patience: float 
 
     Args:
         directory: the directory of this process, as a local path or a URL; in process 0, it exists.
-        names: paths in the directory that process 0 sees, and that the others have to see, too.
+        names: paths in the directory that process 0 sees, and that the other processes must see, too.
         patience: seconds for which a process looks, since shared file systems may show files late.
 
     Raises:
-        UserError: a process does not see the directory of process 0. All processes raise it, and name it.
+        UserError: a process does not see the directory of process 0. All processes raise it with its name.
         StorageError: process 0 cannot write the file. All processes raise it.
     """
     if jax.process_count() == 1:
         return
-    # Named as a temporary file is, so that it is removed later if process 0 is killed.
+    # It has the name of a temporary file, so that it is removed later if process 0 is killed.
     probe = f".shared.tmp-{uuid.uuid4().hex}"
 
     def write() -> list[str]:
@@ -396,7 +396,7 @@ def find_root(path: files.PathLike) -> str:
 
 
 def best_or_newest(path: files.PathLike) -> str:
-    """Returns where the best step of a fine-tuning is, if `path` is its work directory; else `path`.
+    """Returns the directory `best` if `path` is the work directory of a fine-tuning; else `path`.
 
     All processes have to call this; process 0 looks.
     """
