@@ -7,9 +7,9 @@
                             train="train.csv", eval="dev.csv", text_a="review", label="stars")
     run.predictor().predict_rows(["a text"])
 
-What is named in `__all__` is imported when it is first used, so that the command line starts at once and
-worker processes stay free of jax. Everything else is imported by its module
-(`from bert_jax.parallel import sharding`). `__init__.pyi` has the same names, for programs that check types.
+The names in `__all__` are imported when they are first used, so that the command line starts quickly and
+worker processes do not import jax. Import everything else from its module (`from bert_jax.parallel import
+sharding`). `__init__.pyi` has the same names, for type checkers.
 """
 
 import importlib

@@ -50,7 +50,7 @@ COMMANDS = (
     "predict", "fill-mask", "embed", "search", "serve", "convert", "estimate", "bench", "plot",
 )  # fmt: skip
 
-# What earlier versions had, and what does the same now.
+# Names of earlier versions, and their replacements.
 RENAMED = {
     "mine": "bert-jax search --input=PAIRS --output=FILE",
     "export": "bert-jax convert --input=MODEL --to=onnx or stablehlo",
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
-        argv: the arguments after the program's name; by default those of the process.
+        argv: the arguments after the program's name; by default the arguments of the process.
 
     Returns:
         The exit code.
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:]
     signals.open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # of characters that the terminal lacks
+        sys.stdout.reconfigure(errors="backslashreplace")  # for characters that the terminal lacks
     is_training = bool(argv) and argv[0] in _TRAINING and not set(argv) & set(_HELP)
     try:
         if is_training:
@@ -125,7 +125,7 @@ def _main(argv: Sequence[str]) -> int:
 def _run(argv: list[str]) -> int:
     try:
         code = _dispatch(argv)
-        sys.stdout.flush()  # here, where an error of it is reported
+        sys.stdout.flush()  # here, so that its error is reported
         return code
     except UserError as error:
         return _fail(error, 2)
@@ -134,7 +134,7 @@ def _run(argv: list[str]) -> int:
     except (Preempted, Terminated, KeyboardInterrupt) as stop:
         return _stopped(stop)
     except BrokenPipeError:
-        # The reader of the output has gone (`| head`). Otherwise Python would report it again at exit.
+        # The reader of the output has ended (`| head`). Otherwise Python would report it again at exit.
         signals.discard_output()
         return 1
     except OSError as error:
@@ -272,7 +272,7 @@ def _command_help(module: types.ModuleType, name: str, define: Define) -> str:
         flag = define.values[flag_name]
         lines.append(f"  --[no]{flag_name}" if flag.boolean else f"  --{flag_name}")
         text = " ".join((flag.help or "").split()).partition("; repeat this option")[0]
-        if flag_name in define.required:  # other flags may stand for --config
+        if flag_name in define.required:  # other flags may replace --config
             text = ("Required without --train. " if getattr(flag, "short", None) else "Required. ") + text
         if flag.default not in (None, "", []):
             text += " (default: " + str(flag.default_as_str).strip("'") + ")"

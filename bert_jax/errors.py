@@ -10,12 +10,12 @@ from typing import Any
 
 from etils import epy
 
-# Errors that mean the path was given wrongly; any other error is a failure of the storage.
+# Errors that mean the path is wrong; any other error is a failure of the storage.
 _WRONG_PATH = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 _WRONG_PATH_NUMBERS = frozenset({errno.ENAMETOOLONG, errno.EROFS, errno.ELOOP, errno.EINVAL})
 
-# User and password of a URL, but not the container of an Azure URL; the values of a query, such as the
-# signature of a signed URL; and the values of flags that are named like a secret.
+# Secrets: user and password of a URL, but not the container of an Azure URL; the values of a query, such as
+# the signature of a signed URL; and the values of flags with the name of a secret.
 _SECRETS = re.compile(
     r"""(?<=://)(?<!abfs://)(?<!abfss://)[^\s/?#'"]+(?=@)
     | (?<=[?&])([^\s=&?#'"]+=)[^\s&#'"]+
@@ -27,7 +27,7 @@ _SECRETS = re.compile(
 def hide_secrets(value: Any) -> Any:
     """Returns a text, or a mapping with texts, in which "..." replaces secrets, so that it can be published.
 
-    Secrets are the user and the values of the query of a URL, and the values of flags named like a secret.
+    Secrets are the user and the query values of a URL, and the values of flags with the name of a secret.
     """
     if isinstance(value, Mapping):
         return {name: hide_secrets(each) for name, each in value.items()}
@@ -52,8 +52,8 @@ class StorageError(Exception):
 class Preempted(BaseException):
     """The command was stopped with all work saved and resumes when it is run again. Exit code 3.
 
-    Like KeyboardInterrupt it does not derive from Exception: it can be raised at any point, and no library
-    should handle it as an error of its own.
+    Like KeyboardInterrupt, it does not derive from Exception: it can be raised at any point, and libraries
+    must not handle it.
     """
 
 
@@ -62,13 +62,13 @@ class Terminated(BaseException):
 
 
 def file_error(message: str, error: OSError) -> UserError | StorageError:
-    """Returns a UserError with a message if the path is at fault, else a StorageError."""
+    """Returns a UserError with a message if the path is wrong, else a StorageError."""
     return UserError(message) if is_wrong_path(error) else StorageError(message)
 
 
 @contextlib.contextmanager
 def reading(what: object) -> Iterator[None]:
-    """Raises an OSError of the block as `file_error`; `what` is the path that is read, or the setting."""
+    """Converts an OSError of the block by `file_error`; `what` is the path that is read, or the setting."""
     try:
         yield
     except OSError as error:
@@ -76,7 +76,7 @@ def reading(what: object) -> Iterator[None]:
 
 
 def is_wrong_path(error: OSError) -> bool:
-    """Returns whether the path is at fault: it is missing, forbidden, or of another kind."""
+    """Returns whether the path is wrong: it is missing, forbidden, or of another kind."""
     return isinstance(error, _WRONG_PATH) or error.errno in _WRONG_PATH_NUMBERS
 
 
@@ -105,7 +105,7 @@ def optional_imports(extra: str) -> Iterator[None]:
 
 
 def check_installed(package: str, extra: str, wanted_by: str = "this command") -> None:
-    """Raises a UserError if a package of an extra is missing, before any work is done that would be lost."""
+    """Raises a UserError if a package of an extra is missing, before work is done that would be lost."""
     if not is_installed(package):
         raise _missing(package, extra, wanted_by)
 

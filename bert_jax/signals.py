@@ -1,7 +1,7 @@
 """Handles SIGTERM and SIGINT from the first moment of a command to its last.
 
 While a run has unsaved steps, `preemption.PreemptionGuard` records a signal and the run saves. At any other
-time there is nothing to lose, and a signal ends the command at once: normally by an exception, which lets the
+time nothing can be lost, and a signal ends the command immediately: normally by an exception, which lets the
 command clean up, but without one if the process is in a compilation or another long call that does not return
 to Python.
 
@@ -19,12 +19,12 @@ from collections.abc import Iterator
 
 from bert_jax.errors import Preempted, Terminated, hide_secrets
 
-# Commands that resume from what they have already done. All others start again.
+# Commands that can be resumed. All others start again.
 RESUMABLE = ("demo", "data", "pretrain", "finetune", "sweep")
 
 _OUTSIDE_PYTHON_SECONDS = 2.0  # delay before a process that does not return to Python is ended
-_LATER_SECONDS = 0.01  # delay before the exception is raised, where it would be swallowed now
-# Functions that Python or JAX calls in passing: an exception that they raise is printed and then ignored.
+_LATER_SECONDS = 0.01  # delay before the exception is raised if it would be swallowed now
+# Functions in which an exception is printed and then ignored, because Python or JAX calls them internally.
 _SWALLOWING = ("__del__", "_xla_gc_callback")
 _CLEANING_SECONDS = 10.0  # delay before a process that is cleaning up is ended
 
@@ -40,7 +40,7 @@ def install(command: str) -> None:
     """Installs handlers for SIGTERM and SIGINT that end this process as appropriate for `command`.
 
     Call it once, in the main thread. A signal that this process was started to ignore stays ignored. Signals
-    that arrived since `block` are delivered now.
+    that arrived after `block` are delivered now.
     """
     _State.command = command
     for number, default in (
@@ -51,14 +51,14 @@ def install(command: str) -> None:
             signal.signal(number, _end)
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    # The interpreter's own handler runs at once and writes here. A Python handler waits for the main thread.
+    # The interpreter's own handler writes here immediately. A Python handler waits for the main thread.
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     threading.Thread(target=_watch, args=(reader,), name="signals", daemon=True).start()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
 
 
 def block() -> None:
-    """Blocks SIGTERM and SIGINT until `install`, which may be called by a program that replaces this one."""
+    """Blocks SIGTERM and SIGINT until `install`, which a program that replaces this one may also call."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
 
 
@@ -85,12 +85,12 @@ def print_line(message: str) -> None:
 
 
 def discard_output() -> None:
-    """Discards what is printed from now on, because the output cannot be written."""
+    """Discards all further output, because it cannot be written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def discard_full_output() -> bool:
-    """Discards what is printed from now on if an empty line cannot be printed, and returns True then."""
+    """Discards all further output if an empty line cannot be printed; returns whether that is so."""
     try:
         print(flush=True)
     except OSError:
