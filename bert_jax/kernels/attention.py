@@ -1,4 +1,4 @@
-"""Attention limited to each sequence of a row, computed by an implementation chosen by name."""
+"""Attention within each sequence of a row, computed by an implementation that is chosen by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Biases = tuple[jax.Array, jax.Array, jax.Array]  # of query, key and value, floa
 
 
 def apply_rotary(x: jax.Array, angles: Angles) -> jax.Array:
-    """Returns x [B, L, N, D] rotated in float32, in its own dtype (Su et al. 2021).
+    """Returns x [B, L, N, D] rotated in float32, in the dtype of x (Su et al. 2021).
 
     Coordinates i and i + D/2 of a head form one plane. All heads use the same angles.
     """
@@ -61,21 +61,21 @@ def attention(
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
 ) -> jax.Array:
-    """Returns scaled dot-product attention, in which a token attends only to tokens of its own sequence.
+    """Returns scaled dot-product attention, in which a token attends only to tokens of the same sequence.
 
     Args:
         query: [B, L, N, D], float32 or bfloat16.
         key: as `query`.
         value: as `query`.
-        sequence_ids: int32 [B, L]; tokens attend to each other where their ids are equal. Padding has id 0
+        sequence_ids: int32 [B, L]; tokens attend to each other if their ids are equal. Padding has id 0
             and attends to padding.
         implementation: "xla", "cudnn", "pallas" or "splash", as `dispatch.choose_attention` chooses it for
             the device and these arguments. On a CPU "pallas" and "splash" are interpreted, which is slow.
-        biases: not yet added to query, key and value. "pallas" adds them itself, and computes their gradients
-            in the same kernel as the gradients that they are the sums of.
+        biases: added here to query, key and value. The kernel "pallas" adds them itself, and its backward
+            pass also computes their gradients, which are sums over tokens.
         angles: rotary positions, applied to query and key after their biases. "pallas" applies them itself.
-        causal: whether a token attends to no later token.
-        window: a token attends to the tokens at most this far to each side and to itself; 0 for all.
+        causal: whether attention to later tokens is masked.
+        window: a token attends to itself and to the tokens at most this far to each side; 0 for all.
         slopes: float32 [N]; the distance of two tokens times the slope of the head is subtracted from their
             logit.
         dropout_rate: dropout rate of the attention probabilities, per element.

@@ -1,9 +1,9 @@
-"""Checks that the fused kernels compute on this device what the plain XLA programs compute.
+"""Checks that the fused kernels give the same results on this device as the plain XLA programs.
 
 A process that uses a TPU or GPU runs each kernel that its model may use once, on a small input, forward and
 backward, before it traces anything. If a kernel raises or differs, `dispatch` does not use it for the rest of
-the process and there is one warning; if it was requested by name, the run ends. The processes of a run decide
-together, so that all of them compile the same programs. A check takes about as long as compiling the kernel.
+the process and one warning is logged. If it was requested by name, the run ends. The processes of a run share
+their results, so that all of them compile the same programs. A check takes about as long as compilation.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from bert_jax.kernels.layer_norm import layer_norm
 from bert_jax.kernels.tpu.residual import residual_norm
 
 # Largest allowed difference of the output and of each gradient, relative to its norm. Two correct programs
-# differ by the rounding of bfloat16, in which a TPU also multiplies float32: by 0.7% to 1.3% where the
-# kernels are interpreted. A wrong mask, or one wrong row in a hundred, differs by more than this bound.
+# differ by the rounding of bfloat16, in which a TPU also multiplies float32: by 0.7% to 1.3% if the kernels
+# are interpreted. A wrong mask, or one wrong row in a hundred, exceeds this bound.
 BOUND = 0.03
 
-# Rows that models of long rows may have consist of several blocks, or segments, of each kernel.
+# Models of long rows are checked with rows of several blocks, or segments, of each kernel.
 _ROWS, _SHORT, _LONG = 2, 512, 1152
 
 _checked: set[tuple[str, str]] = set()  # kernels and models of `ensure` in this process
 
 
 def ensure(config, log: Callable[[str], None] = print) -> None:
-    """Checks the kernels that a model may use on this process's device and that were not checked before.
+    """Checks the kernels that a model may use on this process's device, unless they were already checked.
 
     Every process of a run has to call it, outside of tracing and before the model is traced.
 
@@ -46,7 +46,7 @@ def ensure(config, log: Callable[[str], None] = print) -> None:
         log: called with one line for each kernel that fails.
 
     Raises:
-        UserError: a kernel failed that the configuration requests by name.
+        UserError: a kernel that the configuration requests by name failed.
     """
     for name, difference in candidates(config).items():
         if (name, repr(config)) in _checked:
@@ -70,8 +70,8 @@ def candidates(config) -> dict[str, Callable[[], float]]:
         config: the `EncoderConfig`.
 
     Returns:
-        By their names, functions that compare them with their XLA forms, in the sizes of the model, and
-        return the largest relative difference of the results and the gradients.
+        For each kernel name, a function that compares the kernel with its XLA form, in the sizes of the
+        model, and returns the largest relative difference of the results and the gradients.
     """
     target = platform.target()
     case = AttentionCase(_dtype(config), head_size=config.head_dim, position=config.position)
@@ -91,13 +91,13 @@ def run(difference: Callable[[], float]) -> tuple[str, float | None]:
     """Runs a check of `candidates`.
 
     Returns:
-        What is wrong, in one line ("" if nothing is), and the difference (None if the kernel gave no result).
+        The problem in one line ("" if there is none), and the difference (None if the kernel has no result).
     """
     try:
         value = difference()
     except Exception as error:  # whatever a compiler or a driver raises
         return first_line(error), None
-    # NaN is a problem too, because the comparison is then False.
+    # NaN also counts as a problem, because the comparison is then False.
     return "" if value <= BOUND else f"it differs from the XLA form by {value:.1%}", value
 
 
@@ -108,7 +108,7 @@ def _attention_difference(kernel: KernelSpec, config) -> float:
         config.position == "disentangled" or config.max_position_embeddings <= dispatch.LONGEST_WHOLE_ROW
     )
     length = _SHORT if is_short else _LONG
-    # XLA computes local attention in blocks, whose dropout masks are others.
+    # XLA computes local attention in blocks, which have different dropout masks.
     rates = {config.local_window: 0.0, 0: config.attention_probs_dropout_prob}
     differences = [0.0]
     for window, rate in rates.items():
@@ -129,7 +129,7 @@ def _difference_of_case(implementation, config, case) -> float:
     # Two blocks of lanes, since the Pallas kernel computes in blocks of lanes.
     shape = (_ROWS, case.length, max(2, 2 * LANES // config.head_dim), config.head_dim)
     query, key, value = (jnp.asarray(rng.normal(size=shape), _dtype(config)) for _ in range(3))
-    # One array, because the gradient of a key's bias alone is 0 but for rounding.
+    # The biases are one array, because the gradient of the key's bias alone is 0 except for rounding errors.
     biases = jnp.asarray(rng.normal(size=(3, *shape[2:])), jnp.float32)
     # The first row has two sequences and padding, whose outputs do not matter; the second has one sequence.
     ids = np.ones(shape[:2], np.int32)
@@ -155,7 +155,7 @@ def _difference_of_case(implementation, config, case) -> float:
         causal=config.causal,
         window=case.window,
         **dropping,
-        # As steep as the slopes of a model of eight heads.
+        # The range of slopes in a model with eight heads.
         slopes=np.float32(2.0 ** -(1 + np.arange(shape[2]) % 8)) if config.position == "alibi" else None,
     )
 
@@ -184,7 +184,7 @@ def _norm_difference(config) -> float:
 
 
 def _compare(forms, inputs, weights) -> float:
-    """Returns the largest difference of two functions and their gradients, where weights are not 0."""
+    """Returns the largest difference of two functions and their gradients, where weights are nonzero."""
 
     def differentiate(form, inputs):
         def loss(*inputs):

@@ -1,13 +1,13 @@
-"""Disentangled attention (He et al. 2021, section 3.1), with products and shifts in place of gathers.
+"""Disentangled attention (He et al. 2021, section 3.1), with matmuls and shifts in place of gathers.
 
 The logits of a query i and a key j depend on their contents and on their distance i - j:
 
     (q_i k_j + q_i K[i - j] + k_j Q[i - j]) / sqrt((1 + the number of the last two terms) D)
 
-A block of queries is multiplied with the rows of K for all distances that occur in it. In the product each
-row is a window of distances, one place before the window of the row above. Reading the matrix as one with
-rows that are one element shorter aligns them (the relative shift of Dai et al. 2019). The third term is the
-same with queries and keys exchanged.
+A block of queries is multiplied by the rows of K for all distances that occur in it. In the product, each
+row is a window of distances that starts one element before the window of the row above. Reshaping the matrix
+to rows that are one element shorter aligns them (the relative shift of Dai et al. 2019). The third term is
+the same with queries and keys exchanged.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def buckets(distances: Any, count: int, longest: int, xp: Any = np) -> Any:
 
     Args:
         distances: int32 [R], positions of queries minus positions of keys.
-        count: distances up to half of this number have a row each, and longer ones share rows whose widths
-            grow with the distance, `2 * count` rows in all; 0: a row for each distance below `longest`.
-        longest: the distance from which on all share the last row.
+        count: distances up to half of this number have one row each, and longer ones share rows whose widths
+            grow with the distance, with `2 * count` rows in all. 0 gives each distance below `longest` a row.
+        longest: all distances from this one on share the last row.
         xp: NumPy, or jax.numpy for arrays that are traced.
 
     Returns:
@@ -52,10 +52,10 @@ def buckets(distances: Any, count: int, longest: int, xp: Any = np) -> Any:
 
 
 def rows_of(table: jax.Array, length: int, count: int, longest: int) -> tuple[jax.Array, Any]:
-    """Returns the rows of a table [2 S, H] that occur in rows of `length` tokens, and where each distance is.
+    """Selects the rows of a table [2 S, H] for the distances that occur in rows of `length` tokens.
 
     Returns:
-        The rows [R, H], and int32 [2 L - 1], which of them belong to the distances L - 1 down to 1 - L.
+        The rows [R, H], and int32 [2 L - 1], the index of the row of each distance from L - 1 down to 1 - L.
     """
     if not isinstance(length, int):  # an exported program may have rows of any length
         return table, buckets(length - 1 - jnp.arange(2 * length - 1), count, longest, jnp)
@@ -64,7 +64,7 @@ def rows_of(table: jax.Array, length: int, count: int, longest: int) -> tuple[ja
 
 
 def expand(x: jax.Array, rows: Any) -> jax.Array:
-    """Returns x [R, N, D] at `rows` int32 [K], which rise or fall: [K, N, D]."""
+    """Returns x [R, N, D] at `rows` int32 [K], which are in ascending or descending order: [K, N, D]."""
     if isinstance(rows, np.ndarray) and len(rows) == len(x):
         return x if rows[0] == 0 else x[::-1]
     if platform.target_platform() != "tpu":
@@ -86,14 +86,14 @@ def attend(
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
 ) -> jax.Array:
-    """Returns disentangled attention, in which a token attends only to tokens of its own sequence.
+    """Returns disentangled attention, in which a token attends only to tokens of the same sequence.
 
     Args:
         query: [B, L, N, D], float32 or bfloat16.
         key: as `query`.
         value: as `query`.
-        relative_keys: K of the distances L - 1 down to 1 - L, [2 L - 1, N, D]; None without this term.
-        relative_queries: Q of the distances 1 - L up to L - 1, [2 L - 1, N, D]; None without this term.
+        relative_keys: K for the distances L - 1 down to 1 - L, [2 L - 1, N, D]; None without this term.
+        relative_queries: Q for the distances 1 - L up to L - 1, [2 L - 1, N, D]; None without this term.
         sequence_ids: int32 [B, L], as for `attention.attention`.
         implementation: "xla" or "pallas", as `dispatch.choose_attention` chooses it.
         dropout_rate: dropout rate of the attention probabilities, per element.
@@ -147,7 +147,7 @@ def _product(x: jax.Array, relative: jax.Array) -> jax.Array:
 
 
 def _shifted(x: jax.Array) -> jax.Array:
-    """Returns [..., A, L], of which row a is x [..., A, L + A - 1] from column A - 1 - a on."""
+    """Returns [..., A, L]: row a is row a of x [..., A, L + A - 1] from column A - 1 - a on."""
     *outer, rows, columns = x.shape
     x = x.reshape(*outer, rows * columns)[..., rows - 1 : rows - 1 + rows * (columns - 1)]
     return x.reshape(*outer, rows, columns - 1)[..., : columns - rows + 1]

@@ -1,4 +1,4 @@
-"""The table of which implementation computes attention, and whether a kernel computes norms.
+"""Chooses the implementation of attention, and whether a kernel computes norms.
 
 The choice depends on platform, dtype, shape, dropout, window and bias, and no other code decides by platform.
 Every choice comes with its reason, for the run's log. The module does not import jax, so that a configuration
@@ -17,14 +17,14 @@ from bert_jax.errors import UserError
 
 # Number of lanes of a TPU's vector registers, which determines the layout of the Pallas kernels.
 LANES = 128
-# Longest row that the Pallas attention kernel computes as one block of queries and keys: float32 logits of
-# the heads in 128 lanes have to fit into vector memory several times.
+# Longest row that the Pallas attention kernel computes as one block of queries and keys. The float32 logits
+# of the heads in 128 lanes have to fit into vector memory several times.
 LONGEST_WHOLE_ROW = 512
-# Longest row of its kernel without a window: the gradients of the queries, float32 [L, 128], have to fit.
+# Longest row of its kernel without a window. The gradients of the queries, float32 [L, 128], have to fit.
 LONGEST_ROW = 8192
-# Longest row of local layers that is computed as one segment.
+# Longest row that local layers compute as one segment.
 LONGEST_SEGMENT = 1024
-# Longest window of rows of several segments: more do not fit into the vector memory of TPU v4.
+# Longest window in rows of several segments. Longer ones do not fit into the vector memory of TPU v4.
 _LONGEST_WINDOW = 128
 _WINDOW_OF_SMALLEST_HEAD = 256  # likewise
 _SMALLEST_HEAD = 16  # eight of them fill a block of lanes
@@ -42,8 +42,8 @@ class Target:
     Attributes:
         platform: "cpu", "gpu" or "tpu".
         capability: for a GPU, NVIDIA's compute capability such as "9.0", or another vendor's architecture
-            name such as "gfx942"; for a CPU, "bfloat16" if it has units for such products; "" if it is not
-            known.
+            name such as "gfx942"; for a CPU, "bfloat16" if it has units for bfloat16 matmuls; "" if it is
+            not known.
     """
 
     platform: str
@@ -51,14 +51,14 @@ class Target:
 
     @property
     def is_before_ampere(self) -> bool:
-        """Returns whether this is known to be an NVIDIA GPU without bfloat16 products (capability < 8.0)."""
+        """Returns whether this is known to be an NVIDIA GPU without bfloat16 matmuls (capability < 8.0)."""
         version = re.fullmatch(r"(\d+)\.\d+", self.capability)
         return version is not None and int(version[1]) < 8
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionCase:
-    """What the choice of an attention implementation depends on; None is unknown.
+    """The inputs to the choice of an attention implementation; None means unknown.
 
     Attributes:
         dtype: dtype of query, key and value.
@@ -99,7 +99,7 @@ class KernelSpec:
         platform: the platform that the kernel is made for.
         why_not: function (case, target) that returns why the kernel cannot compute this case, as the end of
             a sentence that begins with the kernel's name; None if it can.
-        is_pallas: whether it is written in Pallas, which also runs on a CPU, by interpretation.
+        is_pallas: whether it is written in Pallas, which a CPU can interpret.
     """
 
     implementation: str
@@ -210,7 +210,7 @@ def choose_attention(requested: str, case: AttentionCase, target: Target) -> Cho
         target: the device that it is computed on.
 
     Raises:
-        UserError: a kernel is requested by name that cannot compute this, or failed its check.
+        UserError: a kernel that is requested by name cannot compute this case, or failed its check.
     """
     reasons, choice = [], None
     for kernel in kernels(requested, target.platform):
@@ -250,9 +250,9 @@ def fuses_norm(requested: str, norm: str, length: int | None, features: int, tar
 
 
 def resolve_dtype(dtype: str, target: Target) -> str:
-    """Returns the dtype of matrix products, with "auto" resolved; any other name is returned unchanged.
+    """Returns the dtype of matmuls, with "auto" resolved; any other name is returned unchanged.
 
-    "auto" is bfloat16 where the device has units for such products: on TPUs, on GPUs but NVIDIA's before
+    "auto" is bfloat16 if the device has units for bfloat16 matmuls: on TPUs, on GPUs except NVIDIA's before
     Ampere, and on CPUs with AMX_BF16 or AVX512_BF16.
     """
     if dtype != "auto":

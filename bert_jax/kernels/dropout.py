@@ -1,11 +1,11 @@
 """Dropout with a mask that is hashed from the element's index.
 
 No mask is stored, and XLA fuses the hash into the neighboring operations. Sampling the bits with threefry
-costs 14 to 50% of a train step. Here the indices on all axes but the last are hashed to one word, the index
-on the last axis (the column) is hashed to another, and an element is kept if the product of its two words,
-modulo 2**32, is large enough: that is one operation for each element. Both words are odd, so that the product
-takes every odd value equally often. A mask depends only on the key and the elements' global indices, so it is
-the same on every mesh, and for any number of microbatches.
+would cost 14 to 50% of a train step. Here the indices on all axes but the last are hashed to one word, and
+the index on the last axis (the column) is hashed to another. An element is kept if the product of its two
+words, modulo 2**32, is large enough, which is one operation for each element. Both words are odd, so that the
+product takes every odd value equally often. A mask depends only on the key and the elements' global indices,
+so it is the same on every mesh, and for any number of microbatches.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _dropout_rows: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar
 
 @contextlib.contextmanager
 def dropout_rows(ids: jax.Array) -> Iterator[None]:
-    """Makes programs traced inside the block sample the masks of these rows of a larger batch.
+    """Makes programs that are traced inside the block sample the masks of these rows of a larger batch.
 
-    Outside of it the rows are 0, 1, 2, ...
+    Outside of the block, the rows are 0, 1, 2, ...
 
     Args:
         ids: integers [rows]. An array with k times as many rows has k consecutive rows for each id, such as
@@ -50,7 +50,7 @@ def dropout_rows(ids: jax.Array) -> Iterator[None]:
 
 
 def row_numbers(rows: int) -> jax.Array:
-    """Returns uint32 [rows], the numbers of rows in the batch: those of `dropout_rows`, or 0, 1, 2, ..."""
+    """Returns uint32 [rows], the row numbers in the batch: the ids of `dropout_rows`, or 0, 1, 2, ..."""
     ids = _ids_in_context(rows)
     return jnp.arange(rows, dtype=jnp.uint32) if ids is None else ids
 
@@ -75,10 +75,10 @@ def _mix(x: jax.Array) -> jax.Array:
 def row_seeds(
     key: jax.Array, rows: int, ids: jax.typing.ArrayLike | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns two uint32 [rows] that the mask of each row is hashed from.
+    """Returns two uint32 [rows], the seeds from which the mask of each row is hashed.
 
-    With them the index inside a row fits in 32 bits however large the batch is. `ids` are the positions of
-    the rows in the whole batch: 0, 1, 2, ... if None.
+    Because each row has seeds, the index inside a row fits in 32 bits for any batch size. `ids` are the
+    positions of the rows in the whole batch: 0, 1, 2, ... if None.
     """
     seeds = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
     seeds = seeds.reshape(-1)[:2].astype(jnp.uint32)
@@ -87,9 +87,9 @@ def row_seeds(
 
 
 def kernel_seeds(key: jax.Array | None, rows: int) -> jax.Array:
-    """Returns what the Pallas kernels hash masks from, int32 [rows, 4]; zeros without a key.
+    """Returns the seeds for the masks of the Pallas kernels, int32 [rows, 4]; zeros without a key.
 
-    They are the two seeds of each row, and the two seeds of columns, the same for all rows.
+    They are the two seeds of each row, and the two seeds of columns, which are the same for all rows.
     """
     if key is None:
         return jnp.zeros((rows, 4), jnp.int32)
@@ -159,7 +159,7 @@ def keep_mask(key: jax.Array, shape: tuple[int, ...], rate: float, ids: jax.Arra
         index += jax.lax.broadcasted_iota(jnp.uint32, index.shape, axis) * np.uint32(stride)
         stride *= shape[axis]
     columns = column_hash(jnp.arange(size, dtype=jnp.uint32), *row_seeds(key, 1, _NO_ROW))
-    # Fused with the product, the hashes would be computed again for every element.
+    # If they were fused with the product, the hashes would be computed again for every element.
     rows, columns = jax.lax.optimization_barrier((row_hash(index, first, second), columns))
     return keep(rows, columns, rate).reshape(shape)
 
@@ -167,7 +167,7 @@ def keep_mask(key: jax.Array, shape: tuple[int, ...], rate: float, ids: jax.Arra
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _dropout(x: jax.Array, seeds: jax.Array, ids: jax.Array | None, rate: float) -> jax.Array:
     mask = keep_mask(seeds, x.shape, rate, ids)
-    # In float32, as the kernels have it: rounded to bfloat16, the factor would change the mean by up to .3%.
+    # In float32, as in the kernels. Rounding the factor to bfloat16 would change the mean by up to .3%.
     scaled = (x.astype(jnp.float32) * jnp.float32(1 / (1 - rate))).astype(x.dtype)
     return jnp.where(mask, scaled, jnp.zeros((), x.dtype))
 
@@ -187,13 +187,13 @@ _dropout.defvjp(_dropout_fwd, _dropout_bwd)
 def dropout(x: jax.Array, key: jax.Array | None, rate: float, in_batch: bool = True) -> jax.Array:
     """Zeroes each element of x with probability `rate` and scales the others by 1/(1 - rate).
 
-    The mask depends on the key, the row's place in the batch (see `dropout_rows`) and the place in the row.
+    The mask depends on the key, the row's index in the batch (see `dropout_rows`) and the index in the row.
 
     Args:
         x: [rows, ...], any float dtype.
         key: a typed PRNG key; None disables dropout.
         rate: in [0, 1).
-        in_batch: whether the rows of x are rows of the batch, and not of a table that all of them read.
+        in_batch: whether the rows of x are rows of the batch; False for a table that all rows read.
     """
     if key is None or rate == 0:
         return x

@@ -14,7 +14,7 @@ def normalize(
 ) -> tuple[jax.Array, jax.Array]:
     """Returns float32 (x - mean) / standard deviation over the last dimension, and 1 / standard deviation.
 
-    With `one_pass` the variance is E[x^2] - E[x]^2. If it is not `centered`, the mean is taken to be 0.
+    With `one_pass` the variance is E[x^2] - E[x]^2. If `centered` is False, the mean is replaced by 0.
     """
     x = x.astype(jnp.float32)
     if not centered:
@@ -32,13 +32,13 @@ def normalize(
 def normalize_bwd(
     g: jax.Array, normalized: jax.Array, inverse: jax.Array, centered: bool = True
 ) -> jax.Array:
-    """Returns the gradient of x from that of `normalize`'s first result, all float32."""
+    """Returns the gradient of x from `g`, the gradient of `normalize`'s first result, all float32."""
     g_centered = g - jnp.mean(g, axis=-1, keepdims=True) if centered else g
     return inverse * (g_centered - normalized * jnp.mean(g * normalized, axis=-1, keepdims=True))
 
 
 def _normalize(x, epsilon):
-    # One pass over x on TPU, because x is in HBM. Where the mean is large, E[x^2] - E[x]^2 loses digits in
+    # One pass over x on TPU, because x is in HBM. If the mean is large, E[x^2] - E[x]^2 loses digits in
     # float32, but fewer than the conversion of x to bfloat16 has already lost.
     return normalize(x, epsilon, one_pass=x.dtype == jnp.bfloat16 and platform.target_platform() == "tpu")
 

@@ -1,9 +1,9 @@
-"""Matrix products and dense layers, summed in float32, in the forms that are fast on each platform.
+"""Matmuls and dense layers, accumulated in float32, in the forms that are fast on each platform.
 
 XLA:CPU multiplies bfloat16 arrays by AVX512_BF16 or AMX_BF16 if the result is float32, the last dimension of
-the left operand is summed over, and both operands are stored by rows. It casts others to float32, which takes
-twice as long or more (benchmarks/NOTES.md). Transposes before and after a product are folded into it only
-after that choice, and then the program does not run: barriers keep them apart.
+the left operand is summed over, and both operands are row-major. Otherwise it casts them to float32, which
+takes twice as long or more (benchmarks/NOTES.md). XLA folds transposes before and after a matmul into it only
+after that choice, and the program then fails. Optimization barriers keep transposes and matmuls separate.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ import jax.numpy as jnp
 
 from bert_jax.kernels import platform
 
-_LEAST = 8  # of the largest size of a product for which XLA takes a library's kernel
+_LEAST = 8  # XLA uses a library's kernel if the largest size of the matmul is at least this
 
 
 def materialize(x: jax.Array) -> jax.Array:
     """Returns x, which XLA must compute before its use on a CPU."""
-    # XLA:CPU fuses an elementwise producer into the transposed copy that a product needs, and then computes
-    # it with strided access.
+    # XLA:CPU would fuse an elementwise producer into the transposed copy that a matmul needs, and then
+    # compute it with strided access.
     return jax.lax.optimization_barrier(x) if platform.target_platform() == "cpu" else x
 
 
 def pack(x: jax.Array) -> jax.Array:
-    """Returns what a backward pass keeps of x: on a CPU, uint16 with the bits of bfloat16.
+    """Returns x in the form that is stored for the backward pass: on a CPU, bfloat16 bits as uint16.
 
-    XLA:CPU puts arrays of bfloat16 together and takes them apart as float32. So what a loop over layers keeps
-    for its backward pass would be cast when it is stored, all of it again between both passes, and when it is
-    read.
+    XLA:CPU stacks and slices bfloat16 arrays as float32. Residuals of a loop over layers would therefore be
+    cast when each is stored, again as a whole between the two passes, and when each is read.
     """
     if platform.target_platform() == "cpu" and x.dtype == jnp.bfloat16:
         return jax.lax.bitcast_convert_type(x, jnp.uint16)
@@ -44,7 +43,7 @@ def unpack(packed: jax.Array) -> jax.Array:
 
 
 def transposed(x: jax.Array) -> jax.Array:
-    """Returns x [M, N] transposed, on a CPU as a copy that is stored by rows."""
+    """Returns x [M, N] transposed, on a CPU as a row-major copy."""
     if platform.target_platform() != "cpu":
         return x.T
     return _by_rows(x.T)
@@ -56,7 +55,7 @@ def dot(
     summed: tuple[int, int],
     dtype: jax.typing.DTypeLike | None = jnp.float32,
 ) -> jax.Array:
-    """Returns the product of two matrices as it stands, also inside a kernel; arguments as of `matmul`."""
+    """Returns a plain matmul, which Pallas kernels can also use; the arguments are as for `matmul`."""
     dimensions = (((summed[0],), (summed[1],)), ((), ()))
     return jax.lax.dot_general(left, right, dimensions, preferred_element_type=dtype)
 
@@ -70,7 +69,7 @@ def matmul(
         left: float32 or bfloat16, two dimensions.
         right: as `left`.
         summed: the dimension of each that is summed over.
-        dtype: the dtype of the result; None for that of the operands.
+        dtype: the dtype of the result; None for the dtype of the operands.
     """
     if not _needs_form(left):
         return dot(left, right, summed, dtype)
@@ -80,10 +79,10 @@ def matmul(
 
 
 def einsum(spec: str, left: jax.Array, right: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
-    """Returns the einsum of two arrays of one dtype, whose gradients are products of the same form.
+    """Returns the einsum of two arrays of one dtype, whose gradients are einsums of the same form.
 
     Args:
-        spec: as of `jnp.einsum`, such as "bqnd,bknd->bnqk", with one letter that is summed over.
+        spec: as for `jnp.einsum`, such as "bqnd,bknd->bnqk", with one letter that is summed over.
         left: float32 or bfloat16.
         right: as `left`.
         dtype: the dtype of the result.
@@ -94,7 +93,7 @@ def einsum(spec: str, left: jax.Array, right: jax.Array, dtype: jax.typing.DType
     matrix = [
         size for name, size in sizes.items() if not all(name in each for each in (first, second, output))
     ]
-    # XLA has no such kernel for vectors and the smallest matrices, and can abort if its own is in this form.
+    # For vectors and the smallest matrices, XLA has no library kernel, and its own can abort in this form.
     if _needs_form(left) and min(matrix) > 1 and max(matrix) >= _LEAST:
         return _einsum(spec, left, right, dtype)
     return jnp.einsum(spec, left, right, preferred_element_type=dtype)
@@ -102,7 +101,7 @@ def einsum(spec: str, left: jax.Array, right: jax.Array, dtype: jax.typing.DType
 
 def _by_rows(x: jax.Array) -> jax.Array:
     """Returns a transposed array as a copy."""
-    # To XLA a transposed array has the old order in memory, until it is reshaped.
+    # XLA keeps the old memory order of a transposed array until it is reshaped.
     return jax.lax.optimization_barrier(x.reshape(1, *x.shape))[0]
 
 
@@ -159,7 +158,7 @@ def _in_form(operands, names, output, dtype):
 def sum_rows(x: jax.Array) -> jax.Array:
     """Sums x [N, F] over its rows to float32 [F].
 
-    On CPU it is a product with ones, because XLA's column sums are ten times slower there.
+    On a CPU it is a matmul with ones, because XLA's column sums are ten times slower.
     """
     if platform.target_platform() != "cpu":
         return jnp.sum(x, axis=0, dtype=jnp.float32)
@@ -168,8 +167,8 @@ def sum_rows(x: jax.Array) -> jax.Array:
 
 
 def _unfused(x: jax.Array) -> jax.Array:
-    # XLA:TPU would fuse the cast of a kernel into the product, which then reads float32 for each tile of
-    # rows, and the reshape of a kernel's gradient, which then needs transposed copies of its operands.
+    # XLA:TPU would fuse the cast of a kernel into the matmul, which then reads float32 for each tile of rows,
+    # and the reshape of a kernel's gradient, which then needs transposed copies of its operands.
     return jax.lax.optimization_barrier(x) if platform.target_platform() == "tpu" else x
 
 
@@ -178,10 +177,10 @@ def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, transposed: b
     """Returns x W + b, or x W' + b if `transposed`; gradients of W and b are accumulated in float32.
 
     Args:
-        x: [N, I] float32 or bfloat16, which is the dtype of the product.
+        x: [N, I] float32 or bfloat16, which is the dtype of the matmul.
         kernel: float32 [I, O], or [O, I] if transposed.
         bias: float32 [O]; None for no bias.
-        transposed: whether W is multiplied transposed.
+        transposed: whether the kernel is W', that is, transposed.
     """
     return _dense_fwd(x, kernel, bias, transposed)[0]
 
@@ -201,8 +200,8 @@ def _dense_bwd(transposed, residuals, g):
     *packed, biased = residuals
     x, kernel = map(unpack, packed)
     if platform.target_platform() == "gpu":
-        # The gradient of logits is float32, and so would be its products. A TPU multiplies it as bfloat16,
-        # and computes it within each product from the logits, where a cast would be another array.
+        # The gradient of logits is float32, which would make its matmuls float32. A TPU multiplies it as
+        # bfloat16, and computes it within each matmul from the logits, where a cast would be another array.
         g = g.astype(x.dtype)
     x, g = materialize(x), materialize(g)
     dx = matmul(g, kernel.astype(g.dtype), (1, 0 if transposed else 1))
@@ -212,7 +211,7 @@ def _dense_bwd(transposed, residuals, g):
 
     # The left operand is the one that gets transposed, so it should be the narrower one.
     if transposed and platform.target_platform() == "cpu":
-        dkernel = materialize(outer(x, g)).T  # XLA would swap the operands of the product again
+        dkernel = materialize(outer(x, g)).T  # XLA would swap the operands of the matmul again
     elif transposed:
         dkernel = outer(g, x)
     elif x.shape[1] <= g.shape[1] or platform.target_platform() == "cpu":
@@ -238,8 +237,8 @@ def dense_halves(
     """
     inputs, _, outputs = kernel.shape
     if platform.target_platform() == "tpu":
-        # Two products: an array with a dimension of 2 before the lanes would be copied, or take a quarter of
-        # the vector units.
+        # These are two matmuls, because an array with a dimension of 2 before the lanes would be copied, or
+        # use a quarter of the vector units.
         biases = (None, None) if bias is None else bias
         products = (dense(x, kernel[:, i], biases[i]) for i in range(2))
         first, second = (y.reshape(*rows, outputs) for y in products)

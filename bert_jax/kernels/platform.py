@@ -17,15 +17,15 @@ from bert_jax.kernels.dispatch import Target
 def target_platform() -> str:
     """Returns "cpu", "gpu" or "tpu".
 
-    It is the platform of the mesh in context, whose devices need not be attached to this machine; without a
-    mesh it is the default backend.
+    It is the platform of the mesh in context, whose devices need not be attached to this machine. Without a
+    mesh, it is the default backend.
     """
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform
 
 
 def shards(axis: str) -> int:
-    """Returns how many shards the mesh in context splits a logical dimension into; 1 without a mesh."""
+    """Returns the number of shards of a logical dimension on the mesh in context; 1 without a mesh."""
     axes = (nn.logical_to_mesh_axes((axis,)) or (None,))[0]
     mesh = jax.sharding.get_abstract_mesh()
     axes = (axes,) if isinstance(axes, str) else axes or ()
@@ -41,7 +41,7 @@ def target() -> Target:
 
 
 def _of_platform(platform):
-    # Processes may have different processors, and need one dtype.
+    # Processes may have different processors, but need the same dtype.
     if platform == "cpu" and jax.process_count() == 1 and multiplies_bfloat16():
         return Target(platform, "bfloat16")
     return Target(platform)
@@ -55,11 +55,11 @@ def target_of(device: jax.Device) -> Target:
 
 
 _PROCESSORS = Path("/proc/cpuinfo")
-_UNITS = {"avx512_bf16", "amx_bf16"}  # as the kernel of Linux names them
+_UNITS = {"avx512_bf16", "amx_bf16"}  # the names in Linux
 
 
 def processor_fields() -> dict[str, str]:
-    """Returns what Linux says of the first processor of this machine, such as "model name"; {} elsewhere."""
+    """Returns Linux's fields for this machine's first processor, such as "model name"; {} elsewhere."""
     try:
         text = _PROCESSORS.read_text(encoding="utf-8").strip()
     except OSError:
@@ -69,9 +69,9 @@ def processor_fields() -> dict[str, str]:
 
 
 def multiplies_bfloat16() -> bool:
-    """Returns whether this machine's CPU has units for products of bfloat16, and XLA computes with them.
+    """Returns whether this machine's CPU has units for bfloat16 matmuls, and XLA uses them.
 
-    It is False if XLA's flag `xla_cpu_max_isa` names an older instruction set, and on other systems than
+    It is False if XLA's flag `xla_cpu_max_isa` names an older instruction set, and on systems other than
     Linux.
     """
     limit = re.search(r"--xla_cpu_max_isa=(\w+)", os.environ.get("XLA_FLAGS", ""))
@@ -97,7 +97,7 @@ def on_each_device(kernel: Callable, in_axes: Sequence[Axes], out_axes: Axes | l
     Args:
         kernel: a function of arrays.
         in_axes: logical axes of each argument.
-        out_axes: logical axes of the kernel's result, or a list with those of each of its results.
+        out_axes: logical axes of the kernel's result, or a list with the axes of each result.
     """
     specs = tuple(map(nn.logical_to_mesh_axes, in_axes))
     each: list[Axes] = out_axes if isinstance(out_axes, list) else [out_axes]

@@ -1,14 +1,14 @@
-"""The word embeddings, used for lookups at a model's start and for a product at its end.
+"""The word embeddings, used for lookups at a model's start and for a matmul at its end.
 
-Each of the two uses has a gradient that is summed over all devices. XLA adds the gradient of the lookup to
-that of the product only after the first of these sums and then sums again, so the word embeddings, the
-largest parameter, cross the links twice per step. With one copy of the table for each shard of the rows, both
-gradients are added on each device and there is a single sum over the shards. The copies take no memory,
-because every device holds the table anyway.
+Each of the two uses has a gradient that is summed over all devices. XLA adds the lookup's gradient to the
+matmul's gradient only after the first of these sums and then sums again, so the gradient of the word
+embeddings, the largest parameter, crosses the links twice per step. With one copy of the table for each shard
+of the rows, both gradients are added on each device, followed by a single sum over the shards. The copies
+take no memory, because every device holds the table anyway.
 
-On a CPU, the loss, the accuracy and the gradients read or write the logits some ten times, and a pass over
-all of them takes as long as the memory needs. `cross_entropy` computes the logits of a few rows at a time,
-which stay in the cache, and their gradient together with the loss, so that no pass needs them again.
+On a CPU, the loss, the accuracy and the gradients read or write the logits about ten times, and each pass is
+bound by memory bandwidth. `cross_entropy` computes the logits of a few rows at a time, which stay in the
+cache, and their gradient together with the loss, so that no later pass needs them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from bert_jax.kernels import platform
 from bert_jax.kernels.matmul import dense, materialize, matmul, sum_rows, transposed
 
-_ROWS = 128  # fewer rows make the products slow
+_ROWS = 128  # fewer rows make the matmuls slow
 
 
 def for_each_shard(table: jax.Array, rows: int) -> jax.Array:
@@ -73,7 +73,7 @@ class LateLogits(NamedTuple):
     """The logits x T' + b before they are computed.
 
     Attributes:
-        x: [B, P, H] float32 or bfloat16, which is the dtype of the products.
+        x: [B, P, H] float32 or bfloat16, which is the dtype of the matmuls.
         table: float32 [V, H].
         bias: float32 [V]; None for no bias.
     """
@@ -84,10 +84,10 @@ class LateLogits(NamedTuple):
 
 
 def number_of_chunks(rows: int, features: int) -> int:
-    """Returns how many chunks `cross_entropy` divides rows [rows, features] into.
+    """Returns the number of chunks into which `cross_entropy` divides rows [rows, features].
 
-    It is 1 where chunks do not help: on other platforms, if rows or classes are sharded, and if there are so
-    few rows that reading the table once for each chunk costs more than the passes over the logits.
+    It is 1 if chunks do not help: on other platforms, if rows or classes are sharded, and if reading the
+    table once for each chunk costs more than the passes over the logits, because the rows are few.
     """
     if platform.target_platform() != "cpu" or platform.shards("batch") > 1 or platform.shards("vocab") > 1:
         return 1
@@ -97,18 +97,18 @@ def number_of_chunks(rows: int, features: int) -> int:
 def cross_entropy(logits: LateLogits, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns the sums of the weighted negative log-likelihoods in nats and of the weighted accuracies.
 
-    They are those of `objectives.losses`, as float32 scalars. The accuracy has no gradient.
+    Both are float32 scalars, with the same values as in `objectives.losses`. The accuracy has no gradient.
 
     Args:
         logits: the logits [B, P, V] before they are computed.
-        labels: int32 [B, P], in [0, V) wherever the weight is not zero.
+        labels: int32 [B, P], in [0, V) where the weight is not zero.
         weights: float32 [B, P].
     """
     x, table, bias = logits
     count, rows = number_of_chunks(labels.size, x.shape[-1]), labels.size
 
     def divide(values):
-        """Returns [count, rows of a chunk, ...]; rows that are added have the weight 0."""
+        """Returns [count, rows of a chunk, ...]; padding rows have the weight 0."""
         flat = values.reshape(rows, *values.shape[labels.ndim :])
         flat = jnp.pad(flat, ((0, -rows % count), *((0, 0) for _ in flat.shape[1:])))
         return flat.reshape(count, -1, *flat.shape[1:])

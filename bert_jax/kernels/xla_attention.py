@@ -1,4 +1,4 @@
-"""Attention by matrices of the logits of all pairs, which XLA compiles for any platform."""
+"""Attention that computes a matrix of the logits of all pairs, which XLA compiles for any platform."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bert_jax.kernels.matmul import einsum, materialize
 # the softmax is exactly 0 either way.
 MASKED = -1e9
 
-# Blocks of keys that a block of queries reads in `_banded`: its own, and one to each side.
+# Blocks of keys that a block of queries reads in `_banded`: the same block, and one to each side.
 _BLOCKS = 3
 
 
@@ -29,9 +29,9 @@ def attend(
     rate: float,
     dropout_key: jax.Array | None,
 ) -> jax.Array:
-    """Returns `attention.attention` of query, key and value with their biases, rotated.
+    """Computes `attention.attention` for rotated query and key, and with biases already added.
 
-    Arguments are its own; `rate` is 0 where nothing is dropped.
+    The arguments are the same. `rate` is 0 if nothing is dropped.
     """
     length = query.shape[1]
     # An exported program may have rows of any length.
@@ -44,11 +44,11 @@ def attend(
 
 
 def _by_heads(query, key, value, sequence_ids, causal, window, slopes):
-    """Returns attention of all pairs, without dropout, in the form that XLA:CPU is the fastest with.
+    """Returns attention of all pairs, without dropout, in the form that is fastest with XLA:CPU.
 
-    It computes the first product up to the exponentials in one pass, and the second one with the division in
-    another, both on all cores, if heads come before tokens in memory, the mask is a sum, and what is divided
-    is the output. With dropout, and in bfloat16, this form is no faster (benchmarks/NOTES.md).
+    XLA:CPU needs two passes on all cores, one up to the exponentials and one for the second matmul and the
+    division, if heads come before tokens in memory, the mask is added, and the output is divided instead of
+    the probabilities. With dropout, and in bfloat16, this form is not faster (benchmarks/NOTES.md).
     """
     query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
     query, key, value = materialize(tuple(x.swapaxes(1, 2) for x in (query, key, value)))
@@ -65,7 +65,7 @@ def _banded(query, key, value, sequence_ids, causal, window, slopes, rate, dropo
     """Returns local attention of rows that are longer than three windows.
 
     Rows are divided into blocks of `window` tokens. The keys that the queries of a block attend to are in
-    three blocks, so the logits are [B, N, blocks, window, 3 window] in place of [B, N, L, L].
+    three blocks, so the logits are [B, N, blocks, window, 3 window] instead of [B, N, L, L].
     """
     rows, length, *sizes = query.shape
     blocks = -(-length // window)
@@ -80,7 +80,7 @@ def _banded(query, key, value, sequence_ids, causal, window, slopes, rate, dropo
         x = divided(x, window, fill)
         return jnp.concatenate([x[:, i : i + blocks] for i in range(_BLOCKS)], axis=2)
 
-    # Positions that no row has belong to no sequence.
+    # Positions outside of a row belong to no sequence.
     query_ids, key_ids = divided(sequence_ids, 0, -1), neighbors(sequence_ids, -1)
     allowed = query_ids[:, :, :, None] == key_ids[:, :, None]
     ahead = jnp.arange(_BLOCKS * window) - window - jnp.arange(window)[:, None]
@@ -97,7 +97,7 @@ def _banded(query, key, value, sequence_ids, causal, window, slopes, rate, dropo
 
 
 def allowed_pairs(sequence_ids: jax.Array, causal: bool = False, window: int = 0) -> jax.Array:
-    """Returns bool [B, 1, L, L]: whether the token of the third dimension attends to that of the fourth."""
+    """Returns bool [B, 1, L, L]: whether a query (third dimension) attends to a key (fourth dimension)."""
     allowed = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
     length = sequence_ids.shape[1]
     if causal:
@@ -108,7 +108,7 @@ def allowed_pairs(sequence_ids: jax.Array, causal: bool = False, window: int = 0
 
 
 def _bias(slopes: np.ndarray, distance: jax.Array) -> jax.Array:
-    """Returns what `slopes` add to the logits of pairs with a distance [Q, K], float32 [N, Q, K]."""
+    """Returns the biases of the logits for `slopes` and distances [Q, K], float32 [N, Q, K]."""
     return jnp.multiply(-slopes[:, None, None], distance.astype(jnp.float32))
 
 
@@ -128,7 +128,7 @@ def probabilities(
 ) -> jax.Array:
     """Returns the attention probabilities [B, N, L, L] in the dtype of the query; each row sums to 1.
 
-    Arguments are those of `attention.attention`, which multiplies these by the values.
+    The arguments are as for `attention.attention`, which multiplies the probabilities by the values.
     """
     logits = attention_logits(query, key, sequence_ids, causal, window, slopes)
     return jax.nn.softmax(logits, axis=-1).astype(query.dtype)
@@ -142,7 +142,7 @@ def attention_logits(
     window: int = 0,
     slopes: np.ndarray | None = None,
 ) -> jax.Array:
-    """Returns the logits of `probabilities`, float32 [B, N, L, L]; those of masked pairs are -1e9."""
+    """Returns the logits of `probabilities`, float32 [B, N, L, L]; masked pairs have the logit -1e9."""
     query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
     logits = einsum("bqnd,bknd->bnqk", query, key, jnp.float32)
     if slopes is not None:

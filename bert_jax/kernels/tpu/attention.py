@@ -1,15 +1,15 @@
 """Attention as Pallas kernels for TPU, in the layout of the projections.
 
 Flash kernels are made for sequences that do not fit into vector memory, and need [B, N, L, D] with D padded
-to 128 lanes, which costs more in copies around the kernel than the kernel itself. A row of BERT does fit, and
-so does a segment of a row whose tokens attend to their neighbors alone (`local_rows`); long rows whose tokens
-attend to all others need a flash kernel (`long_rows`), here without the copies. No [L, L] array leaves the
-chip, and the backward pass computes the probabilities again from the three inputs and one number for each
-query, the binary logarithm of the softmax's denominator (`blocks.results`). The biases of the inputs are
-added here, so that their gradients, which are sums over all tokens, are computed together with the gradients
-of the inputs: separately they would be three more passes over HBM. Queries and keys are rotated here, too,
-for which operations on [B, L, N, D] would take longer than the kernel. Dropout of the probabilities is
-bitwise equal to `dropout`: the mask is hashed from the element's position in both passes.
+to 128 lanes. The copies for this layout cost more than the kernel itself. A row of BERT fits into vector
+memory, and so does a segment of a row with local attention (`local_rows`). Long rows with global attention
+need a flash kernel (`long_rows`), here without the copies. No [L, L] array leaves the chip. The backward pass
+recomputes the probabilities from the three inputs and one number for each query, the binary logarithm of the
+softmax's denominator (`blocks.attend`). The kernels add the biases of the inputs, so that their gradients,
+which are sums over all tokens, are computed together with the gradients of the inputs. Computed separately,
+they would need three more passes over HBM. The kernels also rotate queries and keys, because operations on
+[B, L, N, D] would take longer than the kernel. Dropout of the probabilities is bitwise equal to `dropout`:
+the mask is hashed from the element's position in both passes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bert_jax.kernels.tpu.blocks import AttentionOptions
 
 
 def attend(query, key, value, sequence_ids, causal, window, slopes, rate, dropout_key, biases, angles):
-    """Returns `attention.attention` of arguments that `dispatch` allows for this kernel."""
+    """Computes `attention.attention` for arguments that `dispatch` allows for this kernel."""
     rows, _, heads, head_size = query.shape
     if biases is None:
         biases = [jnp.zeros(query.shape[2:], jnp.float32)] * 3
@@ -35,7 +35,7 @@ def attend(query, key, value, sequence_ids, causal, window, slopes, rate, dropou
     )
 
     def kernel(query, key, value, sequence_ids, biases, seeds, heads, slopes, *tables):
-        # A device that has only some of the heads hashes their masks by their indices in the whole row.
+        # A device with some of the heads hashes their masks from the head indices in the whole row.
         first_head = jnp.broadcast_to(heads[:1], (seeds.shape[0], 1))
         seeds = jnp.concatenate([seeds, first_head], axis=1)
         return _attend(options, query, key, value, biases, (seeds, sequence_ids, tables, slopes))
@@ -44,8 +44,8 @@ def attend(query, key, value, sequence_ids, causal, window, slopes, rate, dropou
     by_head, by_row = ("batch", None, "heads"), ("batch", None)
     axes = (by_head, by_head, by_head, by_row, (None, "heads"), by_row, ("heads",), ("heads",))
     kernel = platform.on_each_device(kernel, (*axes, *[("batch", None, None)] * len(tables)), by_head)
-    # Flattened before the kernel's boundary, because an array with as few lanes as one head has would be
-    # padded there.
+    # Arrays are flattened before the kernel, because an array with as few lanes as one head would be padded
+    # at its boundary.
     flat = [x.reshape(*x.shape[:2], -1) for x in (query, key, value)]
     biases = jnp.stack([bias.reshape(-1) for bias in biases])
     seeds = kernel_seeds(dropout_key if rate else None, rows)
@@ -56,8 +56,8 @@ def attend(query, key, value, sequence_ids, causal, window, slopes, rate, dropou
 def _lane_tables(angles):
     """Returns cosines and sines [B, L, 128] for a kernel that rotates 128 lanes, one or more heads.
 
-    It adds each lane times its cosine and the lane of the other coordinate of the plane times its sine. The
-    sines of the first half of a head are negated.
+    The kernel adds each lane times its cosine, and the lane of the plane's other coordinate times its sine.
+    The sines of the first half of a head are negated.
     """
     cosine, sine = (x[:, :, 0] for x in angles)
     heads = dispatch.LANES // (2 * cosine.shape[-1])
@@ -65,7 +65,7 @@ def _lane_tables(angles):
 
 
 def _kernels(options, length):
-    # The logits of more than four heads of the longest such row do not fit into v4's vector memory.
+    # For the longest row, the logits of more than four heads do not fit into v4's vector memory.
     fits = options.heads * length**2 <= 4 * dispatch.LONGEST_WHOLE_ROW**2
     return local_rows if options.window or (length <= dispatch.LONGEST_WHOLE_ROW and fits) else long_rows
 

@@ -1,14 +1,14 @@
 """Attention of a block of queries to a block of keys, inside the Pallas kernels for TPU.
 
 The kernels take queries, keys and values in the layout of the projections, [B, L, N D], and process 128 lanes
-at a time, which is one or more heads. A product for one head is computed by setting the lanes of the other
+at a time, which is one or more heads. A matmul for one head is computed by setting the lanes of the other
 heads to zero; the matrix unit would have been idle for them anyway. Logits have the keys along sublanes and
-the queries along lanes: sums over keys are then sums of registers, and what is transposed for products is
-[L, 128] arrays alone.
+the queries along lanes. Sums over keys are then sums of registers, and only [L, 128] arrays are transposed
+for matmuls.
 
-`attend` and `differentiate` are generators that yield once, after the products that need no softmax: a
-caller that begins several blocks before it goes on with the first one gives the matrix units work while the
-vector units compute a softmax.
+`attend` and `differentiate` are generators that yield once, after the matmuls that need no softmax. A caller
+that starts several blocks before it continues the first one keeps the matrix units busy while the vector
+units compute a softmax.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
 _LN_2 = math.log(2)
 
 T = TypeVar("T")
-# A function (head, x) of an array [keys, queries] of a head.
+# A function (head, x) of a head's array [keys, queries].
 ByHead = Callable[[int, jax.Array], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionOptions:
-    """How attention is computed; `attention.attention` describes the fields."""
+    """Options of attention; `attention.attention` describes the fields."""
 
     head_size: int
     causal: bool
@@ -56,12 +56,12 @@ class AttentionOptions:
 
     @property
     def value_scale(self) -> float:
-        """Returns the factor of what `differentiate` adds up for values."""
+        """Returns the factor for the sums that `differentiate` adds for values."""
         return 1 / (1 - self.rate)
 
     @property
     def key_scale(self) -> float:
-        """Returns the factor of what it adds up for keys."""
+        """Returns the factor for the sums that `differentiate` adds for keys."""
         return _LN_2 * self.value_scale
 
 
@@ -70,9 +70,9 @@ def attend(
 ) -> Generator[None, None, tuple[jax.Array, list[jax.Array]]]:
     """Returns attention [queries, 128] in the dtype of the query, and the statistics for `differentiate`.
 
-    The query [queries, 128] is biased, rotated and `scaled`, key and value [keys, 128] are biased, the key is
-    rotated; `mask` and `drop` are of `masker` and `dropper`. The statistics are the binary logarithms of
-    the softmax's denominators, float32 [1, queries] for each head.
+    The query [queries, 128] is biased, rotated and `scaled`. The key [keys, 128] is biased and rotated, the
+    value [keys, 128] biased. `mask` and `drop` are results of `masker` and `dropper`. The statistics are the
+    binary logarithms of the softmax's denominators, float32 [1, queries] for each head.
     """
     logits = _logits(options, query, key, mask)
     yield
@@ -99,10 +99,10 @@ def attend_running(
     largest,
     denominators,
 ) -> None:
-    """Adds what a block of keys contributes to attention, to references of float32; see `attend`.
+    """Adds the contribution of a block of keys to float32 references; see `attend`.
 
     `largest` [heads, queries] are the largest logits so far, `denominators` the sums of the exponentials of
-    logits less these, and `contexts` [128, queries] the sums of values times exponentials.
+    logits minus `largest`, and `contexts` [128, queries] the sums of values times exponentials.
     """
     logits = _logits(options, query, key, mask)
     values = value.T
@@ -129,16 +129,16 @@ def differentiate(
     add: Callable[[int, int, jax.Array], None],
     inner: Callable[[int], jax.Array] | None = None,
 ) -> Generator[None, None, jax.Array]:
-    """Returns the gradient of the query of `attend`, float32 [queries, 128], for that of the result.
+    """Returns the gradient of the query of `attend`, float32 [queries, 128], for the result's gradient.
 
     Inputs:
-        gradient: that of the result, [queries, 128].
-        statistics: function (head) that returns those of `attend`.
-        add: procedure (head, place, x) that adds x, float32 [keys, 128], to the gradient of the key, if
-            `place` is 0, or of the value, if it is 1, which are to be multiplied by `options.key_scale` and
-            `options.value_scale` at last.
+        gradient: the gradient of the result, [queries, 128].
+        statistics: function (head) that returns the statistics of `attend`.
+        add: procedure (head, place, x) that adds x, float32 [keys, 128], to the gradient of the key if
+            `place` is 0, or of the value if it is 1. The caller finally multiplies the sums by
+            `options.key_scale` and `options.value_scale`.
         inner: function (head) that returns the sums over all keys of probabilities times their gradients
-            before the factor of dropout, float32 [1, queries]; None if these are all keys.
+            before the factor of dropout, float32 [1, queries]; None if the block contains all keys.
     """
     logits = _logits(options, query, key, mask)
     d_weights = [dot(value, _only(gradient, lanes), (1, 1)) for lanes in _heads(options)]
@@ -161,14 +161,14 @@ def biased(x: jax.Array, bias: jax.Array) -> jax.Array:
 
 
 def scaled(options: AttentionOptions, query: jax.Array) -> jax.Array:
-    """Returns a query times what makes the powers of two of its logits the exponentials of the softmax."""
+    """Returns a scaled query. The exponentials of the softmax are 2 to the power of its logits."""
     return query * (options.head_size**-0.5 / _LN_2)
 
 
 def rotated(
     options: AttentionOptions, x: jax.Array, tables: Sequence[jax.Array], back: bool = False
 ) -> jax.Array:
-    """Returns x [L, 128] rotated by tables of cosines and sines [L, 128], or `back`; x without tables."""
+    """Returns x [L, 128] rotated (or `back`) by tables of cosines and sines [L, 128]; x without tables."""
     if not tables:
         return x
     cosine, sine = tables
@@ -180,7 +180,7 @@ def rotated(
 
 
 def run(work: Generator[None, None, T]) -> T:
-    """Runs a generator to its end, and returns what it returns."""
+    """Runs a generator to its end, and returns its result."""
     try:
         while True:
             next(work)
@@ -205,8 +205,8 @@ def dropper(
 ) -> ByHead:
     """Returns a function (head, x) that applies dropout to probabilities [keys, queries] or their gradient.
 
-    `seeds` are of `seeds_of`, and the places of queries and keys in a row of `length` tokens. The factor,
-    1 / (1 - rate), is left to sums over them, of which there are fewer.
+    `seeds` is a result of `seeds_of`. `queries` and `keys` are positions in a row of `length` tokens. The
+    caller applies the factor 1 / (1 - rate) to sums over the elements, which are fewer.
     """
     if not options.rate:
         return lambda head, x: x
@@ -233,8 +233,8 @@ def masker(
 ) -> ByHead:
     """Returns a function (head, x) that masks logits [keys, queries] where a query may not attend to a key.
 
-    It also subtracts the distance of key and query times the slope of the head, of `slopes_of`. The ids are
-    int32 [1, queries] and [keys, 1], or [keys, queries] with the same in each row.
+    It also subtracts the distance of key and query times the head's slope from `slopes_of`. The query ids are
+    int32 [1, queries]. The key ids are [keys, 1], or [keys, queries] with the same id in all of a row.
     """
     allowed = query_ids == key_ids
     if options.causal or options.window or options.has_slopes:
@@ -252,7 +252,7 @@ def masker(
 
 
 def slopes_inputs(slopes: jax.Array | None) -> tuple[list[pl.BlockSpec], list[jax.Array]]:
-    """Returns what a kernel is given for slopes, float32 [N] or None: blocks and inputs."""
+    """Returns a kernel's block specs and inputs for slopes, float32 [N] or None."""
     if slopes is None:
         return [], []
     return [pl.BlockSpec(memory_space=pltpu.SMEM)], [slopes[None]]
@@ -261,7 +261,7 @@ def slopes_inputs(slopes: jax.Array | None) -> tuple[list[pl.BlockSpec], list[ja
 def slopes_of(
     options: AttentionOptions, arrays: Sequence[Any]
 ) -> tuple[list[jax.Array] | None, Sequence[Any]]:
-    """Returns the slopes of the heads of a block, for logits as powers of two, and the other arrays."""
+    """Returns the slopes of a block's heads, scaled for base-2 exponentials, and the other arrays."""
     if not options.has_slopes:
         return None, arrays
     first = pl.program_id(1) * options.heads
@@ -271,10 +271,10 @@ def slopes_of(
 def result_shapes(
     options: AttentionOptions, query: jax.Array, steps: int | None = None
 ) -> list[jax.ShapeDtypeStruct]:
-    """Returns what a kernel returns for a query [B, L, N D].
+    """Returns the shapes of a kernel's results for a query [B, L, N D].
 
-    The forward kernel (no `steps`) returns attention and the statistics, float32 [B, N D / 128, heads, L];
-    the backward kernel the gradients of query, key and value, and their sums over the tokens of each step.
+    The forward kernel (no `steps`) returns attention and the statistics, float32 [B, N D / 128, heads, L].
+    The backward kernel returns the gradients of query, key and value, and their sums over a step's tokens.
     """
     batch, length, width = query.shape
     like = jax.ShapeDtypeStruct(query.shape, query.dtype)
@@ -306,9 +306,9 @@ def _logits(options, query, key, mask):
 
 
 def in_rows(x: jax.Array) -> jax.Array:
-    """Returns x [1, n], integers of 32 bits, as [n, 128], the same in each lane.
+    """Returns 32-bit integers x [1, n] as [n, 128], with the same values in each lane.
 
-    In [1, n] they fill the registers, and what is computed of them takes the fewest operations.
+    As [1, n] they fill the registers, so computing x takes the fewest operations.
     """
     return jnp.broadcast_to(x.astype(jnp.int32), (LANES, x.shape[1])).T.astype(x.dtype)
 
@@ -322,14 +322,14 @@ def has_room() -> bool:
     """Returns whether the TPU that is being traced for has more vector memory than v4, 16 MiB."""
     try:
         return pltpu.get_tpu_info().vmem_capacity_bytes > 16 * 2**20
-    except ValueError:  # another device, or a TPU that jax does not know
+    except ValueError:  # not a TPU, or one that jax does not know
         return False
 
 
 def memory_limit(mebibytes: int) -> int | None:
-    """Returns how many bytes of vector memory a kernel may use; None for the compiler's default, as on v4.
+    """Returns the bytes of vector memory that a kernel may use; None for the compiler's default, as on v4.
 
-    The program around a kernel cannot use these bytes meanwhile.
+    While the kernel runs, the program around it cannot use these bytes.
     """
     return mebibytes * 2**20 if has_room() else None
 
@@ -338,8 +338,8 @@ def cost(
     options: AttentionOptions, arrays: Sequence[jax.Array], keys: int, is_backward: bool = False
 ) -> pl.CostEstimate:
     """Returns the cost of a kernel that reads `arrays` [B, L, N D] and multiplies a query by `keys` keys."""
-    # For each pair of a query and a key, per head, two products by D and one result of this shape forward,
-    # and five products and three results backward.
+    # For each pair of a query and a key, and each head: two matmuls over D and one result of this shape in
+    # the forward pass, five matmuls and three results in the backward pass.
     batch, length, width = arrays[0].shape
     pairs = batch * length * keys
     products, written = (5, 3) if is_backward else (2, 1)

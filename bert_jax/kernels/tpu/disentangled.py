@@ -1,11 +1,11 @@
-"""Disentangled attention (He et al. 2021) as Pallas kernels for TPU, of rows that fit into vector memory.
+"""Disentangled attention (He et al. 2021) as Pallas kernels for TPU, for rows that fit into vector memory.
 
 A step of the grid computes 128 lanes, one or more heads, of some rows. The products of a block of queries
-with the table of distances are aligned by a rotation whose shift grows by one from row to row, which takes
-newer TPUs than v4 a few operations for each register; as an XLA program, the copies of the relative shift
-take four times as long as the rest of a train step. The backward pass needs a rotation whose shift falls,
-which is one of reversed rows; rows are reversed by products with a permutation. Logits have the queries along
-sublanes. Terms of keys and distances are computed with the keys along sublanes, and transposed.
+with the table of distances are aligned by a rotation whose shift grows by one from row to row. TPUs newer
+than v4 need a few operations per register for it. As an XLA program, the copies of the relative shift take
+four times as long as the rest of a train step. The backward pass needs a rotation whose shift decreases. It
+rotates reversed rows, and reverses rows by matmuls with a permutation. Logits have the queries along
+sublanes. The terms of keys and distances are computed with the keys along sublanes, and then transposed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Options:
 
 
 def attend(query, key, value, relative_keys, relative_queries, sequence_ids, rate, dropout_key):
-    """Returns `disentangled.attend` of queries and relative queries that are scaled, as `dispatch` allows.
+    """Computes `disentangled.attend` for scaled queries and relative queries that `dispatch` allows.
 
     Both tables are [2 L - 1, N, D].
     """
@@ -54,7 +54,7 @@ def attend(query, key, value, relative_keys, relative_queries, sequence_ids, rat
     )
 
     def kernel(query, key, value, keys_table, queries_table, sequence_ids, seeds, heads):
-        # A device that has only some of the heads hashes their masks by their indices in the whole row.
+        # A device with some of the heads hashes their masks from the head indices in the whole row.
         first_head = jnp.broadcast_to(heads[:1], (seeds.shape[0], 1))
         seeds = jnp.concatenate([seeds, first_head], axis=1)
         return _attend(options, query, key, value, keys_table, queries_table, (seeds, sequence_ids))
@@ -62,7 +62,7 @@ def attend(query, key, value, relative_keys, relative_queries, sequence_ids, rat
     by_head, by_row = ("batch", None, "heads"), ("batch", None)
     axes = (by_head, by_head, by_head, (None, "heads"), (None, "heads"), by_row, by_row, ("heads",))
     kernel = platform.on_each_device(kernel, axes, by_head)
-    # Exponentials are powers of two.
+    # The kernel computes exponentials as powers of two.
     flat = [x.reshape(*x.shape[:2], -1) for x in (query / _LN_2, key, value)]
     tables = [
         jnp.pad(x, [(0, 1), (0, 0), (0, 0)]).reshape(2 * query.shape[1], -1)
@@ -140,7 +140,7 @@ def _rotated(x, shift):
     """Returns x with row a rotated to the right by `shift` + a."""
     if has_room():
         return pltpu.roll(x, shift, 1, stride=1, stride_axis=0)
-    # TPU v4 rotates all rows alike, and 32 bits only.
+    # TPU v4 can only rotate all rows by the same shift, and only 32-bit elements.
     row = jax.lax.broadcasted_iota(jnp.int32, x.shape, 0)
     y = pltpu.roll(x.astype(jnp.float32), shift, 1)
     for bit in range(_BLOCK.bit_length() - 1):
@@ -149,12 +149,12 @@ def _rotated(x, shift):
 
 
 def _aligned(x, length):
-    """Returns row a of x [128, L + 128] from column 127 - a on: [128, L]."""
+    """Returns [128, L]: row a is row a of x [128, L + 128] from column 127 - a on."""
     return _rotated(x, length + 1)[:, :length]
 
 
 def _aligned_back(x, reverse):
-    """Returns what `_aligned` makes of a gradient x [128, L], [128, L + 128] with the rows reversed."""
+    """Transposes `_aligned`: returns [128, L + 128], with the rows reversed, for a gradient x [128, L]."""
     y = jnp.concatenate([dot(reverse, x, (1, 0)), jnp.zeros((_BLOCK, _BLOCK), jnp.float32)], axis=1)
     return _rotated(y, 0).astype(x.dtype)
 
@@ -164,10 +164,10 @@ def _only(x, lanes):
 
 
 def _for_each_block(heads, *works):
-    """Runs the generators work(head, tokens, distances) for the blocks of heads, in turn to the next `yield`.
+    """Runs the generators work(head, tokens, distances) for all blocks of heads, alternating at each `yield`.
 
-    One head after the other begins. So the matrix units have work while the vector units compute the softmax
-    of another head. `distances` are the rows of a table for the distances of a block to all tokens.
+    Heads start one after another, so that the matrix units have work while the vector units compute the
+    softmax of another head. `distances` are a table's rows for the distances from a block to all tokens.
     """
     length = heads[0].length
     blocks = [
@@ -183,14 +183,14 @@ def _for_each_block(heads, *works):
 
 @dataclasses.dataclass(frozen=True)
 class _Head:
-    """A head of a row: its place in the block of lanes, and what it computes from.
+    """A head of a row: its index in the block of lanes, and its inputs.
 
     Attributes:
         place: index of the head in the step.
         row: index of its row in the step.
         number: index of the head in the block.
         lanes: bool [1, 128], the lanes that belong to it.
-        seeds: as of `blocks.seeds_of`.
+        seeds: as from `blocks.seeds_of`.
         ids: int32 [1, L].
         tables: both tables of the block.
         terms: [L, L], the logits of keys and distances, which `write_terms` computes.
@@ -220,7 +220,7 @@ class _Head:
         return slice(self.number * size, (self.number + 1) * size)
 
     def write_terms(self, tokens, distances):
-        """Computes the logits of a block of keys and the distances to all queries."""
+        """Computes the logits of a block of keys with the distances to all queries."""
         terms = dot(_only(self.key[tokens], self.lanes), self.tables[1][distances], (1, 1))
         yield
         self.terms[:, tokens] = _aligned(terms.astype(self.terms.dtype), self.length).T
@@ -239,7 +239,7 @@ class _Head:
         return x, 1 / jnp.sum(x, axis=1, keepdims=True)
 
     def drop(self, tokens, x):
-        """Returns probabilities, or their gradient, with dropout but for the factor 1 / (1 - rate)."""
+        """Applies dropout to probabilities or their gradient, without the factor 1 / (1 - rate)."""
         if not self.options.rate:
             return x
         *of_rows, first_of_columns, second_of_columns, first_head = self.seeds
@@ -301,9 +301,9 @@ def _backward(
             table[...] = jnp.zeros(table.shape, jnp.float32)
 
     def through_table(x, features, distances, gradient, table, d_table):
-        """Adds to the gradient of a table, and returns [128, 128], the gradient of x through it.
+        """Adds to the gradient of a table, and returns the gradient of x through the table, [128, 128].
 
-        `x` [D, 128] are the features of a block of tokens, `gradient` the result of `_aligned_back`.
+        `x` [D, 128] are the features of a block of tokens, and `gradient` is a result of `_aligned_back`.
         """
         backwards = dot(x, reverse, (1, 0)).astype(dtype)
         d_table[features, distances] += dot(backwards, gradient, (1, 0))

@@ -1,11 +1,11 @@
 """The Pallas kernel of attention in short rows, and of local attention.
 
 In local attention a token attends to the tokens at most a window away. A row that does not fit into vector
-memory is computed in segments. The tokens at the ends of a segment also attend to tokens of its neighbors,
-which are read a second time: its halos. A step of the grid computes a segment, or some short rows, in blocks
-of queries, each with the keys that a query of it may attend to. Keys and values of the segment and its halos
-are prepared in vector memory first. In the backward pass the segments of a row come one after another, and a
-step writes the gradients of keys and values of the segment before, which then are complete.
+memory is computed in segments. The tokens at the ends of a segment also attend to tokens of the neighboring
+segments, its halos, which are read a second time. A step of the grid computes a segment, or some short rows,
+in blocks of queries, each with the keys that its queries may attend to. It first prepares the keys and values
+of the segment and its halos in vector memory. In the backward pass, the segments of a row are computed in
+order, and a step writes the gradients of keys and values of the previous segment, which are then complete.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
 
-# Keys that the blocks of queries which are begun together have, for two heads; and for more heads on TPU v4,
-# whose vector memory has no room for as many.
+# Number of keys of the query blocks that are started together: for two heads, and for more heads on TPU v4,
+# whose vector memory is smaller.
 _KEYS_TOGETHER, _FEWER_TOGETHER = 2048, 1024
-# Queries of a block, of rows without a window, too; and tokens that its first key is a multiple of.
+# Queries of a block; queries of a block in rows without a window; alignment of a block's first key in tokens.
 _BLOCK, _LARGE_BLOCK, _ALIGNED = 128, 256, 64
-# Tokens of the longest of several segments of a row: halos, float32 and the gradients of the segment before
-# need a part of TPU v4's vector memory.
+# Tokens of the longest segment if a row has several: halos, float32 arrays and the gradients of the previous
+# segment need a part of TPU v4's vector memory.
 _LONGEST_OF_SEVERAL = 512
 _LARGEST_STEP = 1024  # tokens of the rows of a step
-# Id of the places before and after a row.
+# Id of the positions before and after a row.
 _NOWHERE = -1
 
 
@@ -47,7 +47,7 @@ class Segments:
     Attributes:
         size: tokens of a segment, a multiple of 128.
         count: segments of a row.
-        halo: tokens before a segment and after it that its tokens may attend to, rounded up to what divides
+        halo: tokens before a segment and after it that its tokens may attend to, rounded up to a divisor of
             `size`; 0 if the row has one segment.
         block: queries of a block.
         reach: tokens before and after a block of queries that they may attend to, rounded up to a multiple
@@ -76,8 +76,8 @@ def divide(length: int, window: int) -> Segments:
 
     Args:
         length: tokens of the row, a multiple of 128.
-        window: a token attends to the tokens at most this far to each side, as `dispatch` allows it; the
-            length of a row whose tokens attend to all.
+        window: a token attends to the tokens at most this far to each side, as `dispatch` allows it. For
+            global attention it is the length of the row.
     """
     reach = -(-window // _ALIGNED) * _ALIGNED
     longest = LONGEST_SEGMENT if length <= LONGEST_SEGMENT else _LONGEST_OF_SEVERAL
@@ -115,7 +115,7 @@ class _Grid:
     def spec(self, shape, place, behind=0) -> pl.BlockSpec:
         """Returns the block of an array; `place` gives its indices for (row, lanes, segment).
 
-        The segment is that of the step, or `behind` segments before it.
+        The segment is the step's segment, or `behind` segments before it.
         """
         last = self.parts.count - 1
         return pl.BlockSpec(shape, lambda b, lanes, s: place(b, lanes, jnp.clip(s - behind, 0, last)))
@@ -143,14 +143,14 @@ class _Grid:
 def _call(options, arrays, biases, by_row, statistics=None):
     """Runs a kernel over a grid of (rows of the batch, blocks of 128 lanes, segments).
 
-    It is the backward kernel if there are statistics, and returns what `blocks.result_shapes` describes.
+    It is the backward kernel if there are statistics. `blocks.result_shapes` describes the results.
     """
     seeds, sequence_ids, tables, slopes = by_row
     slopes_specs, slopes = blocks.slopes_inputs(slopes)
     batch, length, width = arrays[0].shape
     parts = divide(length, options.window or length)
     # Short rows are grouped, because the overhead of a step would otherwise exceed its work. v4's vector
-    # memory has room for the logits of two heads of the longest row that is computed whole.
+    # memory has room for the logits of two heads of the longest row that is not split.
     logits = (4 if blocks.has_room() else 2) * LONGEST_WHOLE_ROW**2
     most = max(1, min(_LARGEST_STEP // length, logits // (options.heads * length**2)))
     rows = next(rows for rows in range(most, 0, -1) if not batch % rows)
@@ -212,7 +212,7 @@ def _call(options, arrays, biases, by_row, statistics=None):
 
 
 def _with_halos(x, parts, fill):
-    """Returns [B, segments, size + 2 halo, ...] of x [B, L, ...]; `fill` before and after the row."""
+    """Returns x [B, L, ...] as [B, segments, size + 2 halo, ...], with `fill` before and after the row."""
     around = [(0, 0), (parts.halo, parts.halo), *[(0, 0)] * (x.ndim - 2)]
     padded = jnp.pad(x, around, constant_values=fill)
     starts = range(0, parts.count * parts.size, parts.size)
@@ -221,11 +221,11 @@ def _with_halos(x, parts, fill):
 
 @dataclasses.dataclass(frozen=True)
 class _Step:
-    """What a step of the grid computes, as references.
+    """The inputs of a step of the grid, as references.
 
-    `prepared` are keys, values and the ids of keys, of the segments of the rows with their halos. Ids are the
-    same in all lanes, as they are compared with those of queries. `before` is the number of tokens in front
-    of the segment.
+    `prepared` are the keys, values and key ids of the segments of the rows with their halos. The ids are
+    repeated in all lanes, because they are compared with query ids. `before` is the number of tokens before
+    the segment.
     """
 
     options: blocks.AttentionOptions
@@ -239,7 +239,7 @@ class _Step:
     before: jax.Array
 
     def prepare(self, row, key_ids, sources) -> None:
-        """Prepares the keys, which are rotated, and the values of a row."""
+        """Prepares the rotated keys and the values of a row."""
         parts = self.parts
         *kept, ids = self.prepared
         ids[row] = widened(in_rows(key_ids[row, 0]), parts.block)
@@ -253,9 +253,9 @@ class _Step:
             kept[of_value][row, tokens] = x.astype(array.dtype)
 
     def read(self, row, seeds, queries):
-        """Returns the keys of a block of queries, as places in the extended segment.
+        """Returns the keys for a block of queries, as positions in the extended segment.
 
-        And the arguments of `blocks.attend`.
+        The second result is the arguments of `blocks.attend`.
         """
         options, parts = self.options, self.parts
         first = jnp.clip(queries.start + parts.halo - parts.reach, 0, parts.extended - parts.span)
@@ -301,7 +301,7 @@ def _backward(options, parts, table_count, seeds, query_ids, key_ids, biases, *a
     tables, inputs, arrays = arrays[:table_count], arrays[table_count:-count], arrays[-count:]
     query, *sources, gradient, statistics = inputs
     d_query, d_key, d_value, sums, *prepared = arrays[:7]
-    # Gradients from the queries of this segment; and those until now of the segment before and its halo.
+    # Gradients from this segment's queries, and the gradients so far of the previous segment and its halo.
     totals, kept = arrays[7:9], arrays[9:]
     of_rows = blocks.seeds_of(options, seeds)
     number, size, halo = pl.program_id(2), parts.size, parts.halo
@@ -364,9 +364,9 @@ def _backward(options, parts, table_count, seeds, query_ids, key_ids, biases, *a
 
 
 def _for_each_block(options, parts, rows, work):
-    """Runs work(row, queries) for the blocks of queries of the segments, some of which are begun together.
+    """Runs work(row, queries) for the blocks of queries of the segments, some of which start together.
 
-    The more, the better the units of the chip are used. Several rows have few blocks, which need no loop.
+    With more such blocks, the chip's units are better used. Several rows have few blocks and need no loop.
     """
     most = _KEYS_TOGETHER if options.heads <= 2 or blocks.has_room() else _FEWER_TOGETHER
     together = max(1, 2 * most * _BLOCK // (max(2, options.heads) * parts.span * parts.block))

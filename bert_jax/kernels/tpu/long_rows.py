@@ -1,8 +1,8 @@
 """The Pallas kernel of attention in long rows, whose tokens attend to all tokens of their sequence.
 
 It is a flash kernel (Dao et al. 2022): a step of the grid computes a block of queries and a block of keys,
-with running maxima and sums in the forward pass. Blocks that have no sequence in common, of which a packed
-row has many, are left out at run time.
+with running maxima and sums in the forward pass. Pairs of blocks without a common sequence, which are
+frequent in a packed row, are skipped at run time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
 
-# Of a block; fewer keys on TPU v4, whose vector memory has no room for more.
+# Sizes of a block. TPU v4 has fewer keys, because its vector memory is smaller.
 _MOST_QUERIES, _MOST_KEYS, _FEWER_KEYS = 512, 1024, 512
 
 
@@ -34,7 +34,7 @@ class _Grid:
         length: tokens of the row.
         queries: queries of a block.
         keys: keys of a block.
-        keys_last: whether the keys come one after another for each block of queries.
+        keys_last: whether the blocks of keys are the innermost loop, for each block of queries.
     """
 
     length: int
@@ -115,7 +115,7 @@ def backward(options: blocks.AttentionOptions, arrays, biases, by_row, statistic
     query, *_, gradient = arrays
     batch, length, _ = query.shape
     grid = _Grid.of(options, query, keys_last=False)
-    # The sum over keys of probabilities and their gradients.
+    # The sum over keys of probabilities times their gradients.
     products = out.astype(jnp.float32) * gradient.astype(jnp.float32) * (1 - options.rate)
     inner = jnp.sum(products.reshape(batch, length, -1, options.heads, options.head_size), axis=-1)
     last = grid.shape[0] - 1
@@ -134,7 +134,7 @@ def backward(options: blocks.AttentionOptions, arrays, biases, by_row, statistic
         by_row,
         out_shape=blocks.result_shapes(options, query, batch),
         out_specs=[
-            # The gradients of queries are complete with the last keys.
+            # The gradients of queries are complete after the last keys.
             grid.spec(
                 (1, grid.queries, LANES), lambda b, lanes, q, k: (b, jnp.where(k == last, q, 0), lanes)
             ),
@@ -192,7 +192,7 @@ def _ranges(sequence_ids, size):
 
 
 def _meet(options, grid, steps, query_ranges, key_ranges):
-    """Returns whether a query of a step may attend to a key of it."""
+    """Returns whether any query of a step may attend to any of its keys."""
     q, k = steps
     meet = query_ranges[0, 0, q] <= key_ranges[0, 1, k]
     meet &= key_ranges[0, 0, k] <= query_ranges[0, 1, q]
@@ -202,7 +202,7 @@ def _meet(options, grid, steps, query_ranges, key_ranges):
 
 
 def _limits(options, grid, steps, slopes, of_row, query_ids, key_ids):
-    """Returns the mask of the logits of a step, and its dropout."""
+    """Returns the functions that apply the mask and dropout in a step."""
     q, k = steps
     queries, keys = pl.ds(q * grid.queries, grid.queries), pl.ds(k * grid.keys, grid.keys)
     key_ids = widened(in_rows(key_ids[0]), grid.queries)

@@ -1,8 +1,8 @@
-"""The end of a sublayer whose norm follows the sum, as one Pallas kernel for TPU.
+"""The end of a post-norm sublayer, as one Pallas kernel for TPU.
 
-XLA needs two passes over HBM in the forward direction, one for the sum with its statistics and one for the
-normalized rows. The kernel reads or writes every array of states once in either direction. Its dropout masks
-are bitwise equal to those of `dropout`: they are hashed from the element's position in both passes.
+XLA needs two passes over HBM in the forward pass, one for the sum with its statistics and one for the
+normalized rows. The kernel reads or writes every array of states once in either pass. Its dropout masks are
+bitwise equal to the masks of `dropout`, because both hash them from the element's position in both passes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ with epy.lazy_imports():  # programs for other platforms do not wait for this im
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
 
-# Elements of a block. More tokens in a step are less overhead of the steps, which is a fifth of the cycles of
-# steps of 128 tokens; but float32 blocks have to fit: 512 tokens of Base would take 12.5 of v4's 16 MiB.
+# Elements of a block. More tokens in a step reduce the overhead, which is a fifth of the cycles with steps of
+# 128 tokens. But float32 blocks have to fit: 512 tokens of Base would take 12.5 of v4's 16 MiB.
 _LARGEST = 256 * 1024
 
 
@@ -48,7 +48,7 @@ def residual_norm(
         h: as `x`.
         bias: float32 [F], added to h; None for 0.
         scale: float32 [F], the factor of LayerNorm.
-        offset: float32 [F], what LayerNorm adds; None for 0.
+        offset: float32 [F], the bias of LayerNorm; None for 0.
         epsilon: added to the variance.
         rate: dropout rate.
         key: as in `dropout`, which uses the same mask.
