@@ -52,8 +52,8 @@ def build(
         workers: the number of local processes.
         progress: shows the progress; None creates one.
         beam_args: the arguments of Apache Beam pipelines that run the build; "" for local processes.
-        overwrite: whether records with other settings in the directory are replaced, once the new ones are
-            made.
+        overwrite: whether records with other settings in the directory are replaced, once the new records are
+            finished.
 
     Raises:
         UserError: there is no text, the vocabulary is one of the input files, the corpus is one document, the
@@ -119,7 +119,7 @@ class _Build:
         )
         self.settings = resolve(options, self.tokenizer, self.paths, digests, self.languages)
         if done := finished(options.output, self.settings, overwrite):
-            if files.is_directory(os.path.join(options.output, UNFINISHED)):  # of a build killed at its end
+            if files.is_directory(os.path.join(options.output, UNFINISHED)):  # from a build killed at its end
                 with contextlib.suppress(UserError), claimed(options.output, self.settings) as unfinished:
                     files.remove_tree(unfinished)
             return Built(done, True)
@@ -169,7 +169,7 @@ class _Build:
         unit: str = "parts",
         sizes: Sequence[int] | None = None,
     ) -> list[pools.Result]:
-        """Runs tasks, which have an `output`; `sizes` are in bytes, None to count the tasks as `unit`."""
+        """Runs tasks that have an `output`; `sizes` are in bytes, None counts the tasks as `unit`."""
         if sizes is None:
             self.progress.start(title, len(tasks), unit)
         else:
@@ -182,7 +182,7 @@ class _Build:
         )
 
     def _grouped_ranges(self, size: int) -> list[list[tuple[readers.Range, ...]]]:
-        """Returns groups of ranges, one for each task; of each language, or of all text if there are none."""
+        """Returns, for each language (or for all text), the groups of ranges, one group per task."""
         smallest, largest = _RANGE_BYTES
         target = min(max(smallest, size // 1024), largest)
         ranges = readers.split_ranges(self.paths, target, self.options.input_format)
@@ -219,9 +219,9 @@ class _Build:
         self.times = [1.0]
         if self.languages:
             self.times = languages.times(self.text, self.settings["sampling_exponent"])
-        # Next-sentence prediction draws sentences of other documents.
+        # Next-sentence prediction samples sentences of other documents.
         fewest = 2 if self.settings["nsp"] == "next" else 1
-        # Every task is sent to a worker, and the sources may be a hundred thousand files.
+        # Tasks are sent to workers without the sources, which may be a hundred thousand files.
         settings = {name: value for name, value in self.settings.items() if name != "sources"}
         numbers: collections.Counter[str] = collections.Counter()  # of buckets in each split
         tasks, owners = [], []
@@ -273,10 +273,10 @@ class _Build:
 
     def _shard_tasks(self, split: str, parts: _Rows) -> list[shards.ShardTask]:
         rows = [(path, result["rows"]) for path, result in parts[split]]
-        # Rows to evaluate on are read in order, and a run may read only the first ones.
+        # Evaluation rows are read in order, and a run may read only the first ones.
         mixed = bool(self.languages) and split == "eval"
-        # The reference deals the rows of a bucket out to the files. Rows of many buckets are not dealt out:
-        # each file would read nearly all buckets, since the pages that it skips are read, too.
+        # The reference distributes the rows of a bucket over the files. Rows of many buckets are not
+        # distributed: each file would read nearly all buckets, because skipped pages are read, too.
         dealt = self.settings["schema"] == google.SCHEMA and len(rows) == 1
         counts = {name: sum(result["rows"] for _, result in results) for name, results in parts.items()}
         if wanted := self.options.num_shards:

@@ -18,10 +18,10 @@ from bert_jax.io import atomic, files
 from data_pipelines.settings import difference
 
 UNFINISHED = "unfinished"  # the folder in the output directory from which an interrupted build resumes
-SETTINGS = "settings.json"  # in it
-_LOCK = "lock"  # in it
+SETTINGS = "settings.json"  # in that folder
+_LOCK = "lock"  # in that folder
 _OLD_REPORT = "cleaning.json"  # of earlier versions; the manifest has it now
-_FORM = "form 7"  # of the unfinished work; it changes with the files there
+_FORM = "form 7"  # the format of the unfinished work; it changes with the files there
 
 
 def finished(directory: str, settings: dict[str, Any], overwrite: bool = False) -> dict[str, Any] | None:
@@ -30,12 +30,12 @@ def finished(directory: str, settings: dict[str, Any], overwrite: bool = False) 
     Args:
         directory: the output directory.
         settings: the settings of the build.
-        overwrite: whether records with other settings are to be replaced, and damaged ones, for which all
-            files are read.
+        overwrite: whether to replace damaged records and records with other settings; all files are then
+            read.
 
     Returns:
         The manifest; None if the records have to be made: there are none, a file is missing, truncated or
-        damaged, or they have other settings and are to be replaced. They stay until `move_records`.
+        damaged, or records with other settings are to be replaced, which stay until `move_records`.
 
     Raises:
         UserError: there are records with other settings, and `overwrite` is not set.
@@ -51,7 +51,7 @@ def finished(directory: str, settings: dict[str, Any], overwrite: bool = False) 
         )
     if differing or not _has_vocabulary(directory, manifest["vocabulary"]):
         return None
-    # A build that was begun with --overwrite, to replace damaged records, resumes without the flag.
+    # A build that was started with --overwrite, to replace damaged records, resumes without the flag.
     begun = os.path.join(directory, UNFINISHED, SETTINGS)
     read = overwrite or (files.exists(begun) and not difference(settings, json.loads(files.read(begun))))
     listed = [file for split in manifest["splits"].values() for file in split["files"]]
@@ -113,7 +113,7 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
 
 
 def _check_stray(directory: str, settings: Mapping[str, Any], overwrite: bool) -> None:
-    """Raises UserError for files in the directory that no build has written and this one would replace."""
+    """Raises UserError for files in the directory that this build would replace and no build has written."""
     for name in files.names(directory):
         same = name == settings["vocabulary"]["file"] and _has_vocabulary(directory, settings["vocabulary"])
         if _is_of_records(name) and not same and (".tfrecord" in name or not overwrite):
@@ -133,10 +133,10 @@ def _take(lock: IO[str] | None) -> bool:
 
 
 def _discard(directory: str) -> None:
-    """Removes the unfinished work of another run, and the files that it has moved to the output directory.
+    """Removes the unfinished work of another build, and the files that it moved to the output directory.
 
-    The settings stay, and results of tasks are removed first, so that either run can resume if this one is
-    killed. The results of documents precede those of rows, whose build removes the runs of documents.
+    The settings stay, and results of tasks are removed first, so that either build can resume if this one is
+    killed. Results of documents precede results of rows, because making rows removes the documents.
     """
     unfinished = os.path.join(directory, UNFINISHED)
     stale = [name for name in files.names(unfinished) if name not in (_LOCK, SETTINGS)]
@@ -159,11 +159,11 @@ def _is_of_records(name: str) -> bool:
 def move_records(directory: str, splits: Mapping[str, Any], vocabulary: str) -> None:
     """Moves record files from the unfinished work to the output directory, and removes older records there.
 
-    Files that were moved before the build was killed stay.
+    Files that were moved before the build was killed are kept.
 
     Args:
         directory: the output directory.
-        splits: the splits as the manifest stores them; each file is given its checksum.
+        splits: the splits as the manifest stores them; the checksum of each file is added.
         vocabulary: the name of the vocabulary, which stays.
     """
     unfinished, moved = os.path.join(directory, UNFINISHED), []
@@ -172,7 +172,7 @@ def move_records(directory: str, splits: Mapping[str, Any], vocabulary: str) -> 
             made, done = (os.path.join(folder, file["name"]) for folder in (unfinished, directory))
             file["crc32c"] = files.crc32c(made if files.exists(made) else done)
             moved += [file["name"], file["name"] + tfrecord.INDEX_SUFFIX]
-    # Without the manifest, which is removed first, no one uses the other files.
+    # The manifest is removed first: without it, no one uses the other files.
     files.remove(os.path.join(directory, manifests.FILE), missing_ok=True)
     for name in files.names(directory):
         if _is_of_records(name) and name not in (*moved, vocabulary):

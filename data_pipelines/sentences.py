@@ -1,11 +1,10 @@
 """Splits paragraphs into sentences with Wikimedia's sentencex (Rust, about 300 languages).
 
-The package was chosen by measurement. By itself it takes a
-quotation or a parenthesis of any length as one sentence. Therefore quotes and brackets are replaced by spaces
-before the text is split, and the boundaries are then moved so that each of these marks stays with its
-sentence. On 332 boundaries in Wikipedia, checked by hand, this makes 8 errors instead of 35. Whitespace that
-is not ASCII, such as the no-break space in "A. Smith", is also replaced by spaces, because sentencex panics
-on it.
+The package was chosen by measurement. By itself it treats a quotation or a parenthesis of any length as one
+sentence. Therefore quotes and brackets are replaced by spaces before the text is split, and the boundaries
+are then moved so that each of these marks stays with its sentence. On 332 boundaries in Wikipedia, checked by
+hand, this makes 8 errors instead of 35. Non-ASCII whitespace, such as the no-break space in "A. Smith", is
+also replaced by spaces, because sentencex panics on it.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ import sentencex
 if TYPE_CHECKING:
     from data_pipelines.readers import Document
 
-# The languages for which sentencex has rules. It splits text of others by those of English, or of a related
-# language, and does not say so.
+# The languages for which sentencex has rules. For other languages, it silently uses the rules of English or
+# of a related language.
 LANGUAGES = tuple(
     "am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk".split()
 )
@@ -87,7 +86,7 @@ def _segments(text: str, language: str) -> Iterator[str]:
 def _first_blank(text: str, begin: int, end: int) -> int:
     """Returns the end of a sentence whose last visible character is before `begin`; the next starts at `end`.
 
-    Quotes and brackets before the first whitespace belong to the sentence, those after it to the next one.
+    Quotes and brackets before the first whitespace belong to the sentence, and later ones to the next.
     """
     for place in range(begin, end):
         if text[place].isspace():

@@ -131,7 +131,7 @@ def read_documents(
 ) -> list[StoredDocument]:
     """Returns the documents of all runs with keys in [low, high), without those marked in `dropped_path`.
 
-    The memory is that of their token ids and of the edges of their sentences.
+    The documents take the memory of their token ids and of the edges of their sentences.
 
     Args:
         paths: the runs.
@@ -139,14 +139,14 @@ def read_documents(
         high: the end of the range of keys, at most 2**64.
         dtype: the dtype of the token ids.
         in_order: whether documents are sorted by run and by the order in which they were added to it;
-            otherwise they are sorted by key, and those with equal keys by run and position.
+            otherwise they are sorted by key, and equal keys by run and position.
     """
     pieces = [
         (run if in_order else 0, place if in_order else key, StoredDocument(tokens, edges))
         for run, path in enumerate(paths)
         for key, place, tokens, edges in _read_range(path, low, high, dtype)
     ]
-    pieces.sort(key=lambda piece: piece[:2])  # stable, so equal ones stay in the order of the runs
+    pieces.sort(key=lambda piece: piece[:2])  # stable, so equal keys stay in the order of the runs
     return [document for *_, document in pieces]
 
 

@@ -1,7 +1,7 @@
 """Trains vocabularies: WordPiece as `vocab.txt`, SentencePiece as `.model`, byte-level BPE as `.json`.
 
-The text is a sample of a corpus. A part of it is held out, and the vocabulary is measured on it. The result
-depends on the text, the options and the versions of the libraries, not on the number of cores.
+The text is a sample of a corpus. Part of it is held out to measure the vocabulary. The result depends on the
+text, the options and the versions of the libraries, not on the number of cores.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ _LONG_WORD = re.compile(rf"\S{{{google_text.MAX_WORD_CHARACTERS + 1},}}")
 
 
 def special_layout(size: int) -> tuple[list[str], list[str]]:
-    """Returns the first tokens of a WordPiece vocabulary of this size, as in the released ones.
+    """Returns the first tokens of a WordPiece vocabulary of this size, as in released vocabularies.
 
     With at least 20,000 tokens it has [PAD] 0, [unused0..98] 1 to 99, [UNK] 100, [CLS] 101, [SEP] 102, [MASK]
     103, and [unused99..993] 104 to 998. With 5,000 to 19,999 tokens it has no [unused] tokens after [MASK]. A
@@ -120,7 +120,7 @@ def special_layout(size: int) -> tuple[list[str], list[str]]:
 
 
 def learn_wordpiece(documents: Iterable[readers.Document], options: Options, progress: Progress) -> bytes:
-    """Learns WordPieces as byte-pair merges, since google-research/bert never released its own trainer.
+    """Learns WordPieces as byte-pair merges, because google-research/bert never released its trainer.
 
     The trainer of `tokenizers` numbers characters in the order of a hash table, which differs between
     processes, and breaks ties by these numbers. Therefore the characters are passed to it in a fixed order,
@@ -161,7 +161,7 @@ def character_counts(texts: Sequence[str]) -> collections.Counter[str]:
 def _alphabet(counts: collections.Counter[str], character_coverage: float, room: int, size: int) -> list[str]:
     """Returns the one-character tokens that cover the text, sorted, at most `room`.
 
-    A character gets a token and, if it can be inside a word, one that continues a word.
+    A character gets a token and, if it can be inside a word, a continuation token.
     """
     found = sorted(
         ((n, c) for c, n in counts.items() if not c.isspace()), key=lambda item: (-item[0], item[1])
@@ -197,7 +197,7 @@ def _without_rare(texts: list[str], alphabet: set[str], progress: Progress) -> I
     progress.start("learning tokens")
 
 
-_ALBERT_SYMBOLS = list('()"-.\u2013\u00a3\u20ac')  # of google-research/albert's vocabularies
+_ALBERT_SYMBOLS = list('()"-.\u2013\u00a3\u20ac')  # in google-research/albert's vocabularies
 _LONGEST_LINE = 1 << 16  # bytes; SentencePiece ignores longer lines
 _THREADS = 16  # the result depends on it, so it is not the number of cores
 
@@ -288,7 +288,7 @@ def learn_byte_bpe(documents: Iterable[readers.Document], options: Options, prog
 
 
 def _bpe_batches(documents: Iterable[readers.Document], progress: Progress) -> Iterator[list[str]]:
-    """Yields the passages; except for the first of a document they begin with a space, as in records."""
+    """Yields the passages; all except the first of a document begin with a space, as in records."""
     batch: list[str] = []
     blank = True
     for document in documents:
@@ -315,11 +315,11 @@ class Part:
         name: the input, as it was given.
         training: the documents to train on.
         held_out: the documents that are held out; none if the corpus has too few passages.
-        times: how often the documents are used in training; some of them once more than the others.
-        words: the number of words, as separated by whitespace, on which the vocabulary was measured: those
-            that are held out, or else those of the training text.
-        tokens_per_word: how many tokens they have on average.
-        unknown_rate: the share of [UNK] among the tokens.
+        times: how often the documents are used in training; some may be used once more than the others.
+        words: the number of words, as separated by whitespace, on which the vocabulary was measured: held-out
+            words, or else words of the training text.
+        tokens_per_word: the mean number of tokens per word.
+        unknown_rate: the fraction of [UNK] among the tokens.
     """
 
     name: str
@@ -339,9 +339,9 @@ class Part:
 def sample(options: Options, sample_bytes: int, progress: Progress) -> list[Part]:
     """Samples each input separately, or, if `sampling_exponent` is 1, all inputs as one.
 
-    The share of an input in what is learned is proportional to the size of its files raised to the power of
+    The share of an input in the training text is proportional to the size of its files raised to the power of
     `sampling_exponent`: 1 keeps the proportions, and multilingual BERT uses 0.7. An input that is smaller
-    than its share is used several times, and the input that has the most text for its share is used once.
+    than its share is used several times; the input with the most text for its share is used once.
 
     Args:
         options: the options of the vocabulary; a multilingual corpus has one input per language.
@@ -367,7 +367,7 @@ def sample(options: Options, sample_bytes: int, progress: Progress) -> list[Part
         wanted = max(1000, int(sample_bytes * weight / sum(weights)))
         documents = _draw(one.paths, wanted, options, progress)
         parts.append(Part(one.name, *_hold_out(documents, options.seed)))
-    # Compressed text is larger than its file, so these numbers depend on what was read.
+    # Compressed text is larger than its file, so these numbers depend on the text that was read.
     once = max(part.bytes / weight for part, weight in zip(parts, weights, strict=True))
     return [
         dataclasses.replace(part, times=round(once * weight / max(1, part.bytes), 9))
@@ -391,7 +391,7 @@ def _draw(
     known = all(range_.end is not None for range_ in ranges)
     progress.start("reading", min(total, sample_bytes) if known else None, "MB", 1e-6)
     for range_ in ranges:
-        # Of a file that cannot be split, such as a compressed one or a table, the beginning is used.
+        # A file that cannot be split, such as a compressed one or a table, is read from its beginning.
         whole = range_.end is None or range_.size > 2 * target
         quota = int(sample_bytes * range_.size / total) + 1 if whole else sample_bytes
         goal = min(sample_bytes, size + quota)
@@ -412,7 +412,7 @@ def _draw(
 def _hold_out(
     documents: Sequence[readers.Document], seed: int
 ) -> tuple[list[readers.Document], list[readers.Document]]:
-    """Returns the documents to train on, and those that are held out: about every twentieth, or fewer."""
+    """Returns the training documents and the held-out documents: about every twentieth, or fewer."""
     out = [_hash(document.key, seed) % 20 == 0 for document in documents]
     if len(documents) >= 20 and 1 <= sum(out) <= len(documents) // 2:
         training: list[readers.Document] = []
@@ -423,7 +423,7 @@ def _hold_out(
             (held_out if chosen else training).append(document)
             size += document.size if chosen else 0
         return training, held_out
-    # There are too few documents: every twentieth of their passages is held out.
+    # There are too few documents, so every twentieth of their passages is held out.
     parts = [
         [
             dataclasses.replace(document, passages=passages)
@@ -436,7 +436,7 @@ def _hold_out(
 
 
 def _hash(key: str, seed: int) -> int:
-    content = f"{seed} {key}".encode("utf-8", "surrogatepass")  # the name of a file need not be UTF-8
+    content = f"{seed} {key}".encode("utf-8", "surrogatepass")  # file names need not be UTF-8
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
@@ -460,7 +460,7 @@ class Trained(NamedTuple):
 
     path: str
     size: int  # at most the requested number of tokens; a small corpus may yield fewer
-    parts: tuple[Part, ...]  # the sample of each input, or that of all if they are not weighted
+    parts: tuple[Part, ...]  # the sample of each input, or of all inputs if they are not weighted
 
 
 def train(options: Options, progress: Progress | None = None) -> Trained:

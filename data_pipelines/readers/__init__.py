@@ -3,7 +3,7 @@
 A file is split into byte ranges for several workers. A range contains the documents that start in it, and its
 reader reads the last of them to its end, so the documents of a file do not depend on how it is split. Text is
 cleaned while it is read: undecodable bytes become U+FFFD, and control characters are dropped; the `counts` of
-`read_documents` say how many.
+`read_documents` count both.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def has_fields(paths: Sequence[str], name: str) -> bool:
 
 
 def presplit(paths: Sequence[str], name: str) -> bool:
-    """Returns True if all lines of the inputs are sentences, so that nothing is split."""
+    """Returns True if all lines of the inputs are sentences, so that no sentences are split."""
     return FORMATS[name].sentence_lines and not has_fields(paths, name)
 
 
@@ -146,7 +146,7 @@ def read_documents(
 ) -> Iterator[Document]:
     """Yields the documents that start in a range, in file order.
 
-    The memory is at most that of one document, of at most MAX_DOCUMENT_BYTES, and one line, page or record.
+    It keeps at most one document, of at most MAX_DOCUMENT_BYTES, and one line, page or record in memory.
 
     Args:
         range_: a range that `split_ranges` returned for the same format.
@@ -183,10 +183,10 @@ def list_inputs(globs: str | Sequence[str], exclude: str = "") -> list[str]:
 
     Args:
         globs: patterns, or one string of patterns separated by commas. ** matches nested folders, and a
-            folder stands for all files under it that are not hidden. A pattern is a local path or a URL
-            (gs://...); tfds:NAME is a data set of tensorflow-datasets; hf:ORG/NAME is one on
-            the Hugging Face hub.
-        exclude: a file or a folder that the command writes, and whose files are not text.
+            folder means all files under it that are not hidden. A pattern is a local path or a URL
+            (gs://...); tfds:NAME is a data set of tensorflow-datasets, and hf:ORG/NAME is a data set on the
+            Hugging Face hub.
+        exclude: a file or a folder that the command writes; its files are not inputs.
 
     Raises:
         UserError: a pattern matches no file, or all files are empty.
@@ -234,7 +234,7 @@ def _glob(pattern: str) -> list[str]:
 
 
 def _files_under(path: str) -> list[str]:
-    """Returns the files in a folder and in the folders and links in it; of a file, itself."""
+    """Returns the files in a folder and in the folders and links in it; for a file, the file itself."""
     if not os.path.isdir(path):
         return [path]
     found: list[str] = []
@@ -249,7 +249,7 @@ def _raise(error: OSError) -> None:
 
 
 def _of_data_set(folder: str, paths: list[str]) -> list[str]:
-    """Returns the Parquet and Arrow files of a folder that has such files, else all of its files."""
+    """Returns the Parquet and Arrow files of a folder if it has any, else all of its files."""
     data_set = columnar.of_data_set(paths)
     others = [path for path in paths if not (columnar.is_columnar(path) or path.endswith((".json", ".md")))]
     if data_set and others:
@@ -275,7 +275,7 @@ def _remote_files(pattern: str) -> list[str]:
 
 
 def identity(path: str) -> str:
-    """Returns what all spellings of the path of an input have in common."""
+    """Returns a value that all spellings of the path of an input have in common."""
     return path if files.is_remote(path) or path.startswith(tfds.PREFIX) else os.path.realpath(path)
 
 
@@ -291,7 +291,7 @@ def file_digest(task: tuple[str, str, str]) -> dict[str, Any]:
         task: the path, the name of its format, and the text field.
 
     Raises:
-        UserError: the file has another format, as far as its beginning shows, or no text in the field.
+        UserError: the beginning of the file shows another format, or the field has no text.
     """
     path, format, text_field = task
     kind, counts = format_of(path, format), collections.Counter[str]()
@@ -364,7 +364,7 @@ def _split(path: str, target_bytes: int, format: str, name: str) -> list[Range]:
 
 
 def _split_records(path: str, name: str, size: int, number: int) -> list[Range]:
-    """Returns about `number` ranges of records; those of a Parquet file begin with a row group."""
+    """Returns about `number` ranges of records; ranges of a Parquet file begin with a row group."""
     starts: list[int] = []
     if path.startswith(tfds.PREFIX):
         records = tfds.builder(path).info.splits[tfds.SPLIT].num_examples
@@ -406,7 +406,7 @@ def _next_stream(file: BinaryIO, offset: int) -> int | None:
 
 
 def group_ranges(ranges: Sequence[Range], target_bytes: int) -> list[tuple[Range, ...]]:
-    """Groups consecutive ranges to up to `target_bytes`, so that many small files make few tasks."""
+    """Groups consecutive ranges up to `target_bytes`, so that many small files make few tasks."""
     groups: list[list[Range]] = []
     size = target_bytes
     for range_ in ranges:

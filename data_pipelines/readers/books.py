@@ -1,6 +1,6 @@
 """Reads the format `books`: each file is a book of Project Gutenberg, with blank lines between paragraphs.
 
-The short lines of a paragraph are joined. The project's own texts are dropped, as are headings, tables of
+The short lines of a paragraph are joined. The project's own texts are dropped, and so are headings, tables of
 contents and indexes, which are not sentences.
 """
 
@@ -107,11 +107,11 @@ def _text_lines(range_: Range, counts: collections.Counter[str], spaces: bool) -
                 counts["latin_1_books"] += not latin
                 latin = True
                 text = _latin(line.data)
-            # Before lines are joined, where a control character that is whitespace would be a space.
+            # Before lines are joined: later, a whitespace control character would be a space.
             text, number = without_controls(text.rstrip(), spaces)
             counts["control_characters"] += number
             text = text.rstrip()
-            # A very long line or piece of a line is a block of its own, like a paragraph on one line.
+            # A very long line, or part of one, is a separate block, like a paragraph on one line.
             yield text
             if len(line.data) > 2000:
                 yield ""

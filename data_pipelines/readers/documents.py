@@ -13,9 +13,9 @@ from bert_jax.io.compression import opened
 
 MAX_LINE_BYTES = 1 << 20  # longer lines are split, so that one line cannot fill the memory
 MAX_DOCUMENT_BYTES = 8 << 20  # longer documents, which often lack their blank lines, are split too
-HEAD_BYTES = 512  # of a file that `check_head` needs
+HEAD_BYTES = 512  # bytes of a file that `check_head` needs
 _BOM = b"\xef\xbb\xbf"
-# The first bytes of UTF-16, gzip, bzip2, xz, zstandard, zip, PDF, Parquet and Arrow.
+# First bytes of UTF-16, gzip, bzip2, xz, zstandard, zip, PDF, Parquet and Arrow files.
 _MAGIC = tuple(
     map(
         bytes.fromhex,
@@ -65,7 +65,7 @@ class Range:
     Attributes:
         path: the file, or a TFDS data set as `bert_jax.io.tfds.find` names it.
         name: a short name that does not depend on the folder of the corpus; part of document keys.
-        start: the first byte; of a TFDS data set, Parquet or Arrow, the first record.
+        start: the first byte; for a TFDS data set, Parquet or Arrow, the first record.
         end: the byte or record after the last one; None for a compressed file that is one range.
         size: the size of the range in the file, in bytes.
     """
@@ -77,7 +77,7 @@ class Range:
     size: int
 
 
-# Control characters that are not whitespace, and those that are. Tabs and line ends do not count.
+# Control characters that are not whitespace, and whitespace ones, except tabs and line ends.
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]+")
 _SPACING_CONTROLS = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 
@@ -91,7 +91,7 @@ def without_controls(text: str, spaces: bool) -> tuple[str, int]:
     return cleaned, len(text) - len(kept) + spacing
 
 
-_HUGE_REFERENCE = re.compile(r"&#\d{1000,};?")  # for which html.unescape raises an error
+_HUGE_REFERENCE = re.compile(r"&#\d{1000,};?")  # html.unescape raises an error for them
 
 
 def unescape(text: str) -> str:
@@ -180,7 +180,7 @@ class Passages:
 
 
 def check_head(head: bytes, path: str) -> None:
-    """Raises UserError if the first HEAD_BYTES of a file, decompressed, are not those of text in UTF-8."""
+    """Raises UserError if the first HEAD_BYTES of a file, decompressed, are not UTF-8 text."""
     place, magic = _TAR
     if head.startswith(_MAGIC) or head[place] == magic:
         raise UserError(
@@ -202,7 +202,7 @@ def open_lines(
 
 @dataclasses.dataclass(slots=True)
 class Line:
-    """A line, or a section of a line that is too long; `begins` and `ends` tell which end of it is here."""
+    """A line, or a section of a long one; `begins` and `ends` tell which ends of the line it has."""
 
     offset: int  # in the file, in bytes
     data: bytes
@@ -267,14 +267,14 @@ def read_text(
     spaces: bool,
     presplit: bool = True,
 ) -> Iterator[Document]:
-    """Yields the documents before which a blank line, or the file, starts in a range.
+    """Yields the documents whose preceding blank line, or the start of the file, is in a range.
 
     If `presplit`, a line is a sentence, else a paragraph.
     """
     with open_lines(range_, counts) as lines:
         owned = lines.offset == lines.data_start and (range_.end is None or lines.offset < range_.end)
         document: Passages | None = None
-        # Lines before and after the documents of this range are counted in the ranges to which they belong.
+        # Lines outside the documents of this range are counted in the ranges to which they belong.
         ignored: collections.Counter[str] = collections.Counter()
         for line in lines:
             inside = range_.end is None or line.offset < range_.end

@@ -1,4 +1,4 @@
-"""Divides the documents into the held-out ones and the rest, and each of these into buckets."""
+"""Divides the documents into held-out and training documents, and each of these into buckets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from data_pipelines.sorted_runs import BIN_SHIFT
 MIN_BUCKET_DOCUMENTS = 64  # enough to choose a random next sentence from, also among books
 BUCKET_TOKENS = (8 << 20, 64 << 20)  # target size of a bucket: the minimum and the maximum
 _MAX_BUCKETS = 1024  # unless the buckets would exceed their maximum size
-MOST_BUCKET_DOCUMENTS = 1 << 20  # a document in memory takes about 600 bytes besides its tokens
+MOST_BUCKET_DOCUMENTS = 1 << 20  # a document in memory takes about 600 bytes plus its tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,16 +38,16 @@ class Bucket:
 
 
 def plan(results: Sequence[dict[str, Any]], eval_fraction: float) -> list[Bucket]:
-    """Splits the keys into the held-out documents and the rest, and each of these into buckets.
+    """Splits the keys into held-out and training documents, and each of these into buckets.
 
     Args:
         results: the results of `tokenize` for the whole corpus.
-        eval_fraction: the share of the keys that is held out. If fewer than two documents have such keys, the
-            two with the smallest keys are held out, because next-sentence prediction needs two. Of fewer than
-            8 documents, none is held out.
+        eval_fraction: the fraction of the keys that is held out. If fewer than two documents have such keys,
+            the two with the smallest keys are held out, because next-sentence prediction needs two. If there
+            are fewer than 8 documents, none is held out.
 
     Returns:
-        The buckets of the split `eval`, if there are any, and those of `train`.
+        The buckets of the split `eval`, if there are any, and the buckets of `train`.
     """
     histogram = sorted_runs.new_histogram()
     for result in results:
@@ -80,7 +80,7 @@ def _buckets(split: str, low: int, high: int, histogram: np.ndarray, size: int) 
             documents = tokens = 0
     short = tokens < size // 2 and documents < MOST_BUCKET_DOCUMENTS // 2
     if len(edges) > 1 and (documents < MIN_BUCKET_DOCUMENTS or short):
-        edges.pop()  # the rest is too small for a bucket of its own
+        edges.pop()  # the rest is too small for a separate bucket
     if edges[-1] < high:
         edges.append(high)
     return [Bucket(split, number, *edge) for number, edge in enumerate(itertools.pairwise(edges))]
@@ -93,13 +93,13 @@ class RowsTask:
     bucket: Bucket
     runs: tuple[str, ...]
     tokenizer: tokenization.Tokenizer
-    settings: Mapping[str, Any]  # those in the manifest, without the sources
+    settings: Mapping[str, Any]  # the settings in the manifest, without the sources
     output: str
     times: float = 1.0  # how often the documents are used, times `dupe_factor`
 
     @property
     def passes(self) -> float:
-        """The number of passes over the documents; the last one may be of some of them."""
+        """The number of passes over the documents; the last pass may be incomplete."""
         return self.settings["dupe_factor"] * self.times
 
     def rng(self, purpose: str = "") -> random.Random:

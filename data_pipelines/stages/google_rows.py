@@ -1,7 +1,7 @@
 """Makes rows of the google schema: next-sentence pairs with static masks.
 
-Instances are those of google-research/bert (create_pretraining_data.py): the same random numbers are sampled
-in the same order.
+The instances equal those of google-research/bert (create_pretraining_data.py), because the same random
+numbers are sampled in the same order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from data_pipelines.stages import buckets, pairs
 
 
 class Masker:
-    """Masks one sequence after the other.
+    """Masks sequences, one after the other.
 
     Args:
         tokenizer: the tokenizer of the sequences.
@@ -58,7 +58,7 @@ class Masker:
         return self._rng.randint(0, self._vocab_size - 1)
 
     def _choose(self, ids: Sequence[int], target: int) -> list[list[int]]:
-        """Returns the positions of tokens, or of whole words, in random order, `target` tokens at most.
+        """Returns the positions of tokens, or of whole words, in random order, at most `target` tokens.
 
         A continuation whose word was truncated at its beginning belongs to the previous word, even if a [SEP]
         is between them.
@@ -139,8 +139,8 @@ def instances(
 def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
     """Writes the rows of a bucket in random order; returns their counts, which `manifests.merge_splits` sums.
 
-    The memory is that of the documents of the bucket. The reference shuffles all its instances in memory;
-    here they are first written to a file.
+    The documents of the bucket are in memory. The reference also shuffles all its instances in memory; here
+    they are first written to a file.
     """
     tokenizer, bucket = task.tokenizer, task.bucket
     settings = task.settings

@@ -45,7 +45,7 @@ def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
             yield PackedSequence(ids, first_length, pair.label)
 
     def rows() -> Iterator[bytes]:
-        # This order has a separate generator, because packing draws sequences ahead of the rows it yields.
+        # This order has a separate generator, because packing reads sequences ahead of the rows it yields.
         order = task.rng("/rows")
         for row in pack(sequences(), length, settings["max_sequences_per_row"], order):
             size = sum(len(sequence.ids) for sequence in row)
@@ -64,7 +64,7 @@ def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
 
 
 def _passes(documents: list[sorted_runs.StoredDocument], passes: float, rng: random.Random) -> Iterator[Any]:
-    """Yields the documents `passes` times, and shuffles them before each pass but the first."""
+    """Yields the documents `passes` times, and shuffles them before each pass except the first."""
     for number in range(round(passes * len(documents))):
         if number and number % len(documents) == 0:
             rng.shuffle(documents)

@@ -1,7 +1,6 @@
 """Makes sequences of documents: next-sentence pairs, sentence-order pairs (ALBERT), or single segments.
 
-The random draws of next-sentence pairs are the same as those of google-research/bert
-(create_pretraining_data.py).
+Next-sentence pairs use the same random numbers as google-research/bert (create_pretraining_data.py).
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def make_pairs(
 
 
 def full_sentences(documents: Iterable[Document], room: int, sep_id: int) -> Iterator[Pair]:
-    """Yields segments of whole sentences that may cross document boundaries, which a [SEP] marks.
+    """Yields segments of whole sentences that may cross document boundaries, which are marked by [SEP].
 
     This is RoBERTa's FULL-SENTENCES (Liu et al. 2019, section 4.2). Only a sentence that is longer than
     `room`, the maximum number of tokens in a segment, is split.
@@ -85,7 +84,7 @@ def full_sentences(documents: Iterable[Document], room: int, sep_id: int) -> Ite
 
 
 def full_rows(documents: Iterable[Document], room: int, sep_id: int) -> Iterator[Pair]:
-    """Yields segments of exactly `room` tokens of continuous text, and the rest as the last one.
+    """Yields segments of exactly `room` tokens of continuous text; the last one may be shorter.
 
     A sentence is cut where the segment is full. A [SEP] separates two documents.
     """
@@ -135,11 +134,11 @@ def document_pairs(
 ) -> Iterator[Pair]:
     """Yields the pairs of one document.
 
-    A chunk of sentences that reaches the target length is split at random into A and the rest. B is the rest,
-    or, half the time and whenever there is no rest, sentences of another document; the next chunk then starts
-    with the rest. With `swap`, B is always the rest, and half the time A and B are swapped. A chunk of one
-    sentence is then A only. (ALBERT gives it a random B, but such a pair is neither in order nor swapped.)
-    A pair has at most `room` tokens, without special tokens.
+    A chunk of sentences that reaches the target length is split at random into A and the rest. B is the rest
+    or, half the time and always if there is no rest, sentences of another document; the next chunk then
+    starts with the rest. With `swap`, B is always the rest, and A and B are swapped half the time. A chunk of
+    one sentence then has only A. (ALBERT gives it a random B, but such a pair is neither in order nor
+    swapped.) A pair has at most `room` tokens, without special tokens.
     """
     document = documents[index]
     target = _target(room, rng, short_seq_prob)
@@ -187,7 +186,7 @@ def _random_second(documents: Sequence[Document], index: int, wanted: int, rng: 
 def _truncated(
     first: list[int], second: list[int], budget: int, rng: random.Random
 ) -> tuple[list[int], list[int]]:
-    """Drops tokens of the longer one (of B if equal), at its front or its back, until `budget` are left."""
+    """Drops tokens at the front or the back of the longer segment (B if equal) until `budget` are left."""
     first_start, second_start, first_end, second_end = 0, 0, len(first), len(second)
     for _ in range(len(first) + len(second) - budget):
         front = rng.random() < 0.5

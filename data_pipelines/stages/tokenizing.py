@@ -39,11 +39,11 @@ class TokenizeTask:
 def tokenize(task: TokenizeTask) -> dict[str, Any]:
     """Tokenizes the documents of some byte ranges, writes them as sorted runs, and counts them.
 
-    A sentence of over 10,000 tokens is split, since truncating a pair takes time for each token.
+    A sentence of over 10,000 tokens is split, because truncating a pair takes time for each token.
 
     Returns:
         The counts; `smallest_keys`, the two smallest keys of documents; `runs` and `histogram`, the names of
-        files beside `task.output`. They have no folder, since an interrupted build may be moved.
+        files next to `task.output`. The names have no folder, because an interrupted build may be moved.
     """
     tokenizer = task.tokenizer
     dtype = packed.id_dtype(tokenizer.vocab_size)
@@ -97,7 +97,7 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
             writer, marks = sorted_runs.RunWriter(dtype), duplicates.Writer(marked) if marked else None
     if writer.size:
         flush()
-    # Written to a file, since those of all tasks together would not fit into the memory of the planner.
+    # Written to a file: the histograms of all tasks together would not fit into the planner's memory.
     sorted_runs.write_histogram(f"{task.output}.histogram", histogram)
     counts |= {name: cleaned[name] for name in readers.COUNTS}
     if cleaner:
