@@ -50,20 +50,6 @@ COMMANDS = (
     "predict", "fill-mask", "embed", "search", "serve", "convert", "estimate", "bench", "plot",
 )  # fmt: skip
 
-# Names of earlier versions, and their replacements.
-RENAMED = {
-    "mine": "bert-jax search --input=PAIRS --output=FILE",
-    "export": "bert-jax convert --input=MODEL --to=onnx or stablehlo",
-    "report": "bert-jax plot --output=FILE.html",
-    "--checkpoint": "--model, or --step=best|last|N of a run",
-    "--output_dir": "--output",
-    "--meet_timeout": "--initialization_timeout",
-    "--arms": "--variants",
-    "--runner": "--beam_args, which runs on Apache Beam",
-    "--share": "--margin, which is 1 minus it",
-    "--compilation_cache": "the environment variable JAX_COMPILATION_CACHE_DIR",
-}
-
 _TRAINING = ("demo", "pretrain", "finetune", "sweep", "bench")
 
 _HELP = ("--help", "-help", "-h", "-?")
@@ -173,8 +159,6 @@ def _dispatch(argv: list[str]) -> int:
         print(f"bert-jax {bert_jax.__version__}")
         return 0
     name, *rest = argv
-    if name in RENAMED:
-        raise UserError(f"{name} is now {RENAMED[name]}")
     if name not in COMMANDS:
         near = did_you_mean(name, COMMANDS)
         raise UserError(f"{name!r} is not a command{near}; bert-jax --help lists them")
@@ -245,8 +229,6 @@ def _with_home(arg: str) -> str:
 
 def _unknown_flag(command: str, define: Define, unknown: str) -> str:
     names = list(define.values)
-    if f"--{unknown}" in RENAMED:
-        return f"{command} has no flag --{unknown}; it is now {RENAMED[f'--{unknown}']}"
     if "config" in names:
         if unknown.startswith("config."):
             return config_flag.unknown_field(define.values, unknown)

@@ -62,22 +62,13 @@ def test_a_command_that_fails_fails_the_run(tmp_path):
 def test_the_readme_shows_what_pre_training_prints(tmp_path):
     """The commands from raw text to a checkpoint print the README's lines, up to the numbers."""
     (block,) = (text for text in pages.blocks(README, "") if text.startswith("$ bert-jax vocab"))
-    place = pages.Place(
-        tmp_path / "readme",
-        {
-            "vocab": ["--size=400"],
-            "data": ["--eval_fraction=0.2"],
-            "pretrain": ["--config.steps=4", "--config.eval.batches=1"],
-        },
-    )
-    folder = place.path / "wiki"
-    folder.mkdir()
-    texts = [re.sub(r"[^\w\s.,]", " ", path.read_text(encoding="utf-8")) for path in PAGES] * 4
-    articles = "".join(
-        f'<doc id="{number}" url="" title="t">\nt\n\n{number} {text}\n</doc>\n'
-        for number, text in enumerate(texts)
-    )
-    (folder / "wiki_00").write_text(articles, encoding="utf-8")
+    steps = ["--config.steps=4", "--config.eval.batches=1"]
+    short = {"vocab": ["--size=400"], "data": ["--eval_fraction=0.2"], "pretrain": steps}
+    place = pages.Place(tmp_path / "readme", short)
+    (place.path / "wiki").mkdir()
+    text = re.sub(r"[^\w\s.,]", " ", README)
+    articles = [f'<doc id="{n}" url="" title="t">\nt\n\n{n} {text}\n</doc>\n' for n in range(16)]
+    (place.path / "wiki" / "wiki_00").write_text("".join(articles), encoding="utf-8")
     for command, shown in re.findall(r"^\$ (.*)\n((?:[^$].*\n)+)", block, re.M):
         if command.split()[1] in ("vocab", "data", "pretrain", "convert"):
             printed = [_masked(line) for line in place.run(SHELL, f"{command} 2>&1").splitlines()]

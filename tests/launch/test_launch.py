@@ -15,7 +15,6 @@ import yaml
 REPOSITORY = Path(__file__).resolve().parents[2]
 LAUNCH = REPOSITORY / "launch"
 SCRIPTS = sorted(path for path in LAUNCH.iterdir() if path.suffix in (".sh", ".sbatch"))
-COMMANDS = [path for path in SCRIPTS if path.suffix == ".sh" and path.name != "lib.sh"]
 RESTART, TPU_VM = LAUNCH / "restart.sh", LAUNCH / "tpu_vm.sh"
 
 
@@ -126,17 +125,6 @@ def test_shellcheck():
     command = [shellcheck, "--external-sources", *SCRIPTS]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("script", COMMANDS, ids=lambda path: path.name)
-def test_help_names_every_flag_and_mistakes_are_one_line(script):
-    done = subprocess.run([script, "--help"], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    for flag in re.search(r'^parse "([^"]*)"', script.read_text(), re.M)[1].split():
-        assert f"--{flag}" in done.stdout, flag
-    for words in (["--nonsense=1"], ["run", "run"], []):
-        done = subprocess.run([script, *words], capture_output=True, text=True)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
 def test_the_image_is_made_of_what_is_there():
