@@ -52,7 +52,7 @@ class AssembledModel(Module):
         if "discriminator" in self.groups:
             self.discriminator = ReplacedTokenHead(self.config, self.replaced_tokens)
         if "head" in self.groups:
-            # The attribute is not called `head`, which in models with one head is the head's description.
+            # The attribute is not called `head`, because `head` describes the head in models with one head.
             self.between = Pooler(self.config, head.activation, head.dense_bias, head.norm, name="head")
         if "nsp" in self.groups:
             self.nsp = self.dense(None, (2,), ("embed",), ("classes",))
@@ -70,9 +70,9 @@ class AssembledModel(Module):
 
         `hidden` is [B, L, H]. `pooled` [B, H] and `nsp` [B, 2] are computed from the first token, `mlm`
         [B, L, V] and `qa` [B, L, 2] from every token. `classifier` is [B, classes], or [B, L, classes]
-        without pooling. `discriminator` is [B, L], and reads the first tokens at `cls_positions` [B, S] of a
-        row of several sequences. The other inputs are those of an `Encoder`; dropout needs the key `dropout`
-        in `rngs`.
+        without pooling. `discriminator` is [B, L]. In rows of several sequences, it reads their first tokens
+        at `cls_positions` [B, S]. The other inputs are as in `Encoder`. Dropout needs the key `dropout` in
+        `rngs`.
         """
         hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic)
         outputs = {"hidden": hidden}

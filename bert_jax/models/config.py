@@ -1,4 +1,4 @@
-"""Configuration of an encoder: what it computes, and how: dtype, kernels, rematerialization and loops."""
+"""Configuration of an encoder: its architecture, and the dtype, kernels, rematerialization and loops."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from bert_jax.kernels import dispatch
 from bert_jax.kernels.dispatch import Target
 from bert_jax.models.config_checks import check, option
 
-# Other names of the same activations: google-research/bert after February 2019 calls the tanh version
-# "gelu_new".
+# Synonyms of activations. The tanh version is "gelu_new" in google-research/bert after February 2019.
 _ACTIVATION_SYNONYMS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_erf": "gelu"}
 
 _RATE: dict[str, Any] = {"minimum": 0, "below": 1}
@@ -24,9 +23,9 @@ def _field(
 ) -> Any:
     """Returns a field with marks.
 
-    The marks: `shape`, the set or shapes of the parameters depend on the field; `size`, it is printed as one
-    of the model's sizes; `of_run`, a run sets it regardless of the checkpoint that it starts from; `dropout`,
-    a dropout rate, which affects training only; and `of_head`, only a head reads it, if its family says so.
+    The marks are: `shape`, the set or shapes of parameters depend on the field; `size`, the field is printed
+    as one of the model's sizes; `of_run`, the field comes from the run's config and not from the initial
+    checkpoint; `dropout`, it is a dropout rate; and `of_head`, only heads of some families read the field.
     """
     if bounds:
         limits |= {"minimum": bounds[0], "maximum": bounds[1]}
@@ -42,9 +41,9 @@ def _optional_rate(meaning: str, *marks: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """Definition of what an encoder computes; the defaults are BERT's (Devlin et al. 2019, section 3).
+    """Architecture of an encoder; the defaults are BERT's (Devlin et al. 2019, section 3).
 
-    Fields that BERT has are named as in a released `bert_config.json`.
+    BERT's fields have the same names as in a released `bert_config.json`.
     """
 
     vocab_size: int = _field(30522, "Rows of the word embeddings.", "shape", "size", bounds=(1, 10**8))
@@ -258,7 +257,7 @@ DISENTANGLED_FIELDS = (
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-    """Settings for how a model is computed; none of them changes the parameters or the function."""
+    """Execution settings of a model. They do not change the parameters or the function."""
 
     dtype: str = option(
         "auto",
@@ -288,11 +287,11 @@ class Execution:
     )
 
     def for_inference(self, target: Target, dtype: str = "auto") -> Execution:
-        """Returns the settings for computing a checkpoint on a device, wherever it was trained.
+        """Returns the settings for inference on a device, which may differ from the training device.
 
-        Kernels are chosen again for the device, unless the checkpoint was trained without kernels, and there
-        is no rematerialization. By default the dtype is the one used in training, or the device's default if
-        that was "auto"; CPUs and GPUs without bfloat16 products always compute in float32.
+        Kernels are chosen again for the device, unless the checkpoint was trained without kernels.
+        Rematerialization is off. By default, the dtype is as in training, or the device's default if training
+        used "auto". CPUs and GPUs without bfloat16 matmuls always compute in float32.
 
         Args:
             target: the device.
@@ -308,7 +307,7 @@ class Execution:
 
 @dataclasses.dataclass(frozen=True)
 class EncoderConfig(Architecture):
-    """An architecture and how it is computed."""
+    """An architecture and its execution settings."""
 
     execution: Execution = Execution()
 
@@ -392,7 +391,7 @@ class EncoderConfig(Architecture):
 
     @property
     def longest_distance(self) -> int:
-        """Returns the distance from which on all distances share a row of the table of distances."""
+        """Returns the distance from which all longer distances share a row of the table of distances."""
         return self.max_relative_positions or self.max_position_embeddings
 
     @property
@@ -429,7 +428,7 @@ class EncoderConfig(Architecture):
         return layer % self.global_every > 0
 
     def replace(self, **changes: Any) -> EncoderConfig:
-        """Returns the configuration with some fields replaced, including those of `execution`."""
+        """Returns the configuration with some fields replaced, including fields of `execution`."""
         execution = {name: changes.pop(name) for name in EXECUTION_FIELDS if name in changes}
         if execution:
             changes["execution"] = dataclasses.replace(changes.get("execution", self.execution), **execution)
@@ -444,7 +443,7 @@ class EncoderConfig(Architecture):
         return self.replace(execution=self.execution.for_inference(target, dtype))
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns all fields, including those of `execution`, in one mapping; the inverse of `from_dict`."""
+        """Returns all fields, including `execution`'s, in one mapping; the inverse of `from_dict`."""
         fields = {name: getattr(self, name) for name in ENCODER_FIELDS}
         return fields | dataclasses.asdict(self.execution)
 
@@ -452,7 +451,7 @@ class EncoderConfig(Architecture):
 ENCODER_FIELDS = tuple(declared.name for declared in dataclasses.fields(Architecture))
 EXECUTION_FIELDS = tuple(declared.name for declared in dataclasses.fields(Execution))
 
-# Fields that a run sets regardless of the checkpoint it starts from; the others come from the checkpoint.
+# Fields that come from the run's config; the others come from the initial checkpoint.
 RUN_FIELDS = (
     *EXECUTION_FIELDS,
     *(declared.name for declared in dataclasses.fields(EncoderConfig) if declared.metadata.get("of_run")),

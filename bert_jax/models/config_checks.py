@@ -24,7 +24,7 @@ class Field:
         minimum, maximum: inclusive bounds.
         above, below: exclusive bounds.
         resume: whether the field may change when a run resumes. "same": only with --allow_changes. "free":
-            yes, since it affects where, how fast or how often something is done, but not what is computed.
+            yes, since it affects the location, speed or frequency of operations, but not their results.
             "fixed": no, since the shapes in the checkpoint depend on it.
         optional: whether None is a valid value.
         choices: the valid texts; empty for any.

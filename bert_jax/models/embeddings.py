@@ -17,14 +17,14 @@ def _no_type(x, table, token_type_ids):
 
 
 def _one_type(x, table, token_type_ids):
-    # Every token gets the only row, whatever its id. A product with one-hot vectors would add nothing for
-    # an id outside the table.
+    # Every token gets the only row, for any id. A matmul with one-hot vectors would add nothing for an id
+    # outside the table.
     return x + table[0]
 
 
 def _types(x, table, token_type_ids):
-    # The table has few rows: the gradient of a one-hot product is cheap, whereas a scatter into two rows
-    # would be serialized.
+    # The table has few rows, so the gradient of a one-hot matmul is cheap. A scatter into two rows would be
+    # serialized.
     return x + jax.nn.one_hot(token_type_ids, table.shape[0], dtype=x.dtype) @ table
 
 
@@ -83,6 +83,6 @@ class Embeddings(Module):
     def _project(self, x):
         if self.projection is identity:
             return x
-        # Otherwise features reach the layers split, and XLA's partitioner makes a program with wrong
-        # gradients of it where a loop of shared layers follows on a mesh of three axes.
+        # Without this constraint, the features of the layers' input are split. XLA's partitioner then
+        # computes wrong gradients if a loop of shared layers follows on a mesh of three axes.
         return nn.with_logical_constraint(self.projection(x), ("batch", "length", "activation"))

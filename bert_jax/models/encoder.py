@@ -23,8 +23,8 @@ class CrossAttention(Module):
     """Attention of every token to the vector of its sequence, with the residual: [B, L, H] -> [B, L, H].
 
     This is the modified cross-attention of TSDAE (Wang et al. 2021, section 3). With a single key, the weight
-    is 1 for every query, so that queries and keys need no parameters: all tokens of a sequence get its value
-    after the output projection.
+    is 1 for every query, so queries and keys need no parameters. All tokens of a sequence get its value after
+    the output projection.
     """
 
     def setup(self):
@@ -56,7 +56,7 @@ class CrossAttention(Module):
 
 
 class RelativeTable(Module):
-    """The embeddings of distances that all layers read, normalized: float32 [2 S, H] (He et al. 2021)."""
+    """The normalized embeddings of distances for all layers: float32 [2 S, H] (He et al. 2021)."""
 
     def setup(self):
         """Creates the submodules."""
@@ -66,7 +66,7 @@ class RelativeTable(Module):
         self.layer_norm = self.norm() if config.relative_norm else identity
 
     def __call__(self, position_ids):
-        """Returns the table, whatever the positions are."""
+        """Returns the table, which does not depend on the positions."""
         return self.layer_norm(self.rows)
 
 
@@ -75,7 +75,7 @@ class Convolution(Module):
 
     @nn.compact
     def __call__(self, x, y, sequence_ids, deterministic):
-        """Returns [B, L, H]; a token reads the neighbors with its own id in `sequence_ids` int32 [B, L]."""
+        """Returns [B, L, H]; a token reads neighbors with the same id in `sequence_ids` int32 [B, L]."""
         config = self.config
         width = config.conv_kernel_size
         padded, ids = (
@@ -144,12 +144,12 @@ class EncoderLayer(Module):
         Args:
             x: states [B, L, H].
             sequence_ids: int32 [B, L].
-            shared: what all layers read for positions: the result of `positions.PositionScheme.angles`, or of
+            shared: position inputs of all layers: the result of `positions.PositionScheme.angles`, or of
                 `RelativeTable`.
             deterministic: whether dropout is disabled.
             vectors: [B, S, H]. With them the layer is a decoder layer, which also attends to the vector of
                 each sequence.
-            context: states [B, L, H] that keys and values are computed from (`position=disentangled` only);
+            context: states [B, L, H] from which keys and values are computed (`position=disentangled` only);
                 None for x.
         """
         config, start = self.config, x
@@ -178,7 +178,7 @@ class EncoderLayer(Module):
         return x
 
     def _attend_disentangled(self, x, sequence_ids, table, deterministic, context):
-        """Returns the attention output [B, L, N, D], as `_attend`."""
+        """Returns the attention output [B, L, N, D], as in `_attend`."""
         config, length = self.config, x.shape[1]
         drop = self.dropout(config.attention_probs_dropout_prob, deterministic)
         query, key, value = self.query(x), self.key(context), self.value(context)
@@ -213,7 +213,7 @@ class EncoderLayer(Module):
         drop = self.dropout(config.attention_probs_dropout_prob, deterministic)
         slopes = self.scheme.slopes()
         implementation = self._implementation(x.shape[1], drop.rate)
-        separate_bias = implementation == "pallas" and config.attention_bias  # that kernel adds biases itself
+        separate_bias = implementation == "pallas" and config.attention_bias  # the kernel adds biases itself
         projected = [dense(x, separate_bias) for dense in (self.query, self.key, self.value)]
         biases = None
         if separate_bias:
@@ -253,7 +253,7 @@ class EncoderLayer(Module):
         return dispatch.choose_attention(config.execution.attention, case, platform.target()).implementation
 
 
-_LONGEST_BLOCK = 4  # layers, in a training in float32 on a CPU
+_LONGEST_BLOCK = 4  # layers, for training in float32 on a CPU
 
 _REMAT = {
     "full": jax.checkpoint_policies.nothing_saveable,
@@ -261,7 +261,7 @@ _REMAT = {
 }
 
 
-# The values of layers that `intermediates` names are stacked along a first axis, as parameters are.
+# The layer values that `intermediates` names are stacked along a first axis, like parameters.
 _INTERMEDIATES: Any = {
     name: 0
     for name in (intermediates.LAYERS, intermediates.QUERIES, intermediates.KEYS, intermediates.VALUES)
@@ -294,8 +294,8 @@ class Layers(Module):
     def __call__(self, x, sequence_ids, shared, deterministic, collect=None, vectors=None, positions=None):
         """Applies all layers.
 
-        With `positions` [B, L, H], the last layer is the mask decoder: it is applied twice, to queries that
-        start from `positions` plus its input, with keys and values of its input.
+        With `positions` [B, L, H], the last layer is the mask decoder. It is applied twice. The queries start
+        from `positions` plus its input, and keys and values are computed from its input.
 
         Returns:
             The output [B, L, H] of the last layer, and the stacked results of `collect` for the output of
@@ -310,9 +310,9 @@ class Layers(Module):
             body = _ScannedLayers
             unroll = execution.scan_unroll or self._block(repeats, len(slices), deterministic)
             if execution.remat != "none":
-                # On a CPU, XLA frees what is computed again only between the iterations of a loop. Outside of
-                # one, it would find that it has been computed before, and keep it. The layers that are left
-                # over by blocks of `unroll` are outside, too.
+                # On a CPU, XLA frees recomputed activations only between the iterations of a loop. Outside of
+                # a loop, it would merge the recomputation with the first computation and keep the result. The
+                # remaining layers after blocks of `unroll` are also outside.
                 unroll = 1 if platform.target_platform() == "cpu" else unroll
                 is_loop = unroll < repeats and not repeats % unroll
                 body = nn.remat(body, prevent_cse=not is_loop, policy=_REMAT[execution.remat])
@@ -344,11 +344,11 @@ class Layers(Module):
         return x, jnp.concatenate(results) if len(results) > 1 else (results or [None])[0]
 
     def _block(self, repeats: int, members: int, deterministic: bool) -> int:
-        """Returns how many repeats of a scan are compiled as one block if `scan_unroll` is 0."""
+        """Returns the number of a scan's repeats that are compiled as one block if `scan_unroll` is 0."""
         if deterministic or self.dtype != jnp.float32 or platform.target_platform() != "cpu":
             return repeats
-        # XLA:CPU does not keep the sums and norms between layers in float32 for their uses, but computes them
-        # again from those of all layers of the block before (benchmarks/NOTES.md).
+        # In float32, XLA:CPU does not store the residual sums and norms between layers. It recomputes them
+        # for each use, from the sums and norms of all previous layers in the block (benchmarks/NOTES.md).
         return repeats if repeats * members <= _LONGEST_BLOCK else 1
 
 
@@ -386,7 +386,7 @@ class Encoder(Module):
     Inputs are int32 [B, L]: `input_ids`; `token_type_ids` (0 for sentence A, 1 for B); `position_ids`, which
     restart at each sequence of a packed row; `sequence_ids`, 0 at padding and 1, 2, ... for the sequences
     of a row. `word` holds the word embeddings as returned by `tied_table.for_each_shard`, for models that use
-    them twice. `vectors` [B, S, H], one for each sequence, make it a decoder, whose layers have a
+    them twice. With `vectors` [B, S, H], one for each sequence, the encoder is a decoder whose layers have a
     `CrossAttention` between their sublayers.
     """
 
@@ -418,8 +418,8 @@ class Encoder(Module):
     ):
         """Returns the hidden states [B, L, H] of the last layer.
 
-        With `for_masks`, they are the states that a masked LM head reads: those of the mask decoder, if the
-        model has one.
+        With `for_masks`, they are the states for a masked LM head: the mask decoder's states, if the model
+        has one.
         """
         x = self.embeddings(input_ids, token_type_ids, position_ids, deterministic, word)
         intermediates.sow_if_requested(self, intermediates.EMBEDDINGS, x)
@@ -435,9 +435,9 @@ class Encoder(Module):
     def every_layer(self, input_ids, token_type_ids, position_ids, sequence_ids, collect):
         """Applies `collect` to the embeddings and to the output of each layer.
 
-        `collect` is a function of hidden states [B, L, H] that returns an array. Whatever it drops, such as
-        the tokens when it takes a mean, is never kept for more than one layer. The last layer's output is
-        taken after the final norm, if there is one.
+        `collect` is a function of hidden states [B, L, H] that returns an array. If it reduces them, for
+        example to a mean over tokens, the full states are never kept for more than one layer. The last
+        layer's output is taken after the final norm, if the model has one.
 
         Returns:
             The stacked results [layers + 1, ...].

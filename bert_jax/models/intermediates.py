@@ -14,7 +14,7 @@ import jax
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.parameters import layer_slices
 
-EMBEDDINGS = "embedding_states"  # [B, L, H], what the first layer reads
+EMBEDDINGS = "embedding_states"  # [B, L, H], the input of the first layer
 LAYERS = "layer_states"  # [B, L, H], the output of each layer
 LAST = "last_state"  # [B, L, H], the output of the encoder, after the final norm if there is one
 QUERIES, KEYS, VALUES = "queries", "keys", "values"  # [B, L, N, D] of each layer, rotated by their positions
@@ -43,7 +43,7 @@ def apply(
     collect: Collection[str] = (),
     **options: Any,
 ) -> tuple[Any, States]:
-    """Returns the output of a model, and for each name in `collect` one array or one for each layer.
+    """Returns the output of a model, and for each name in `collect` one array, or one for each layer.
 
     Args:
         model: an encoder, or a model whose encoder is called `encoder`.

@@ -26,7 +26,7 @@ Initializer = Callable[..., jax.Array]
 
 
 def kernel_init(stddev: float) -> Initializer:
-    """Returns a normal initializer truncated at two standard deviations, as TensorFlow's.
+    """Returns a normal initializer truncated at two standard deviations, as in TensorFlow.
 
     Args:
         stddev: standard deviation before truncation.
@@ -43,7 +43,7 @@ def _megatron(config: EncoderConfig) -> tuple[Initializer, Initializer]:
     return kernel_init(stddev), kernel_init(stddev / math.sqrt(2 * config.num_hidden_layers))
 
 
-# By `initializer`: initializers of most weights, and of the last product of each sublayer.
+# By `initializer`: initializers of most weights, and of the output projection of each sublayer.
 _INITIALIZERS: dict[str, Callable[[EncoderConfig], tuple[Initializer, Initializer]]] = {
     "truncated_normal": lambda config: (kernel_init(config.initializer_range),) * 2,
     "normal": lambda config: (nn.initializers.normal(config.initializer_range),) * 2,
@@ -52,11 +52,11 @@ _INITIALIZERS: dict[str, Callable[[EncoderConfig], tuple[Initializer, Initialize
 
 
 def _gated_by_itself(gate: Callable[[jax.Array], jax.Array], slope: Callable[[jax.Array], jax.Array]):
-    """Returns the activation x gate(x), of which a backward pass keeps x alone.
+    """Returns the activation x gate(x), which only stores x for the backward pass.
 
-    The gate is computed in float32: in bfloat16 a sum with a number near -1 would lose the values below 0 to
-    rounding. Autodiff would keep more arrays, and x is the widest activation of a layer. Like other functions
-    with a backward pass of their own, it has no forward-mode derivative (`jax.jvp`).
+    The gate is computed in float32: in bfloat16, a sum with a number near -1 would lose the values below 0 to
+    rounding. Autodiff would store more arrays, and x is the widest activation of a layer. Like all functions
+    with a custom backward pass, it has no forward-mode derivative (`jax.jvp`).
 
     Args:
         gate: a function of float32 arrays.
@@ -70,7 +70,7 @@ def _gated_by_itself(gate: Callable[[jax.Array], jax.Array], slope: Callable[[ja
     def backward(packed, g):
         x = unpack(packed)
         if x.dtype != jnp.float32:
-            # Otherwise XLA keeps the float32 form that the forward pass has, of twice the size.
+            # Otherwise XLA stores the float32 form from the forward pass, which has twice the size.
             x = jax.lax.optimization_barrier(x)
         wide = x.astype(jnp.float32)
         return (g * (gate(wide) + wide * slope(wide)).astype(x.dtype),)
@@ -80,7 +80,7 @@ def _gated_by_itself(gate: Callable[[jax.Array], jax.Array], slope: Callable[[ja
 
 
 def _normal_cdf(x):
-    # By erf, because the erfc of `jax.nn.gelu` is slower.
+    # This uses erf, because erfc, as in `jax.nn.gelu`, is slower.
     return 0.5 * (1 + jax.lax.erf(x * jnp.float32(math.sqrt(0.5))))
 
 
@@ -92,7 +92,7 @@ _TANH_SCALE, _TANH_CUBE = 2 * math.sqrt(2 / math.pi), 0.044715
 
 
 def _tanh_cdf(x):
-    # (1 + tanh(y)) / 2 is the sigmoid of 2 y, which does not lose its values near 0 to rounding.
+    # (1 + tanh(y)) / 2 equals sigmoid(2 y), whose values near 0 are not lost to rounding.
     return jax.nn.sigmoid(_TANH_SCALE * (x + _TANH_CUBE * x**3))
 
 
@@ -114,7 +114,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
-_ADAPTER_STDDEV = 1e-3  # of the weights of a bottleneck adapter before training
+_ADAPTER_STDDEV = 1e-3  # standard deviation of a bottleneck adapter's initial weights
 
 
 class Dense(nn.Module):
@@ -134,7 +134,7 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, separate_bias: bool = False) -> Any:
-        """Returns [*rows, *features] for x [*rows, *in]; with `split_gate` two arrays, the halves of it.
+        """Returns [*rows, *features] for x [*rows, *in]; with `split_gate`, its two halves as arrays.
 
         With `separate_bias` it returns x W and b (None if there is no bias), and the caller adds them.
         """
@@ -190,22 +190,22 @@ NORMS: dict[str, Callable[..., jax.Array]] = {"layernorm": layer_norm, "rmsnorm"
 
 
 def identity(x: jax.Array) -> jax.Array:
-    """Returns x; it stands for a norm or projection that a configuration does not have."""
+    """Returns x. It replaces a norm or projection that a configuration does not have."""
     return x
 
 
 def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
     """Returns the states of `hidden` [B, L, H] at `positions` int32 [B, K], as [B, K, H].
 
-    It is a product with one-hot vectors: exact, under 0.1% of a step, and its gradient is a product too
-    instead of a scatter.
+    It is a matmul with one-hot vectors, which is exact and takes under 0.1% of a step. Its gradient is also a
+    matmul instead of a scatter.
     """
     selector = jax.nn.one_hot(positions, hidden.shape[1], dtype=hidden.dtype)
     return jnp.einsum("bkl,blh->bkh", selector, hidden, precision=jax.lax.Precision.HIGHEST)
 
 
 def cast_to(dtype: jnp.dtype) -> Callable[[jax.Array], jax.Array]:
-    """Returns a function that casts to a dtype; it replaces a norm, which casts too."""
+    """Returns a function that casts to a dtype; it replaces a norm, which would also cast."""
     return lambda x: x.astype(dtype)
 
 
@@ -227,7 +227,7 @@ class Dropout:
 
 
 class Module(nn.Module):
-    """A module with a configuration, and constructors for the parts that depend on it."""
+    """A module with a configuration, and constructors for submodules that depend on it."""
 
     config: EncoderConfig
 
@@ -247,7 +247,7 @@ class Module(nn.Module):
         is_output_projection: bool = False,
         split_gate: bool = False,
     ) -> Dense:
-        """Returns a dense layer; `is_output_projection` is whether it is the last one of a sublayer."""
+        """Returns a dense layer; `is_output_projection` is whether it is the last layer of a sublayer."""
         init = _INITIALIZERS[self.config.initializer](self.config)[is_output_projection]
         return Dense(features, in_axes, out_axes, init, self.dtype, use_bias, split_gate, name=name)
 
@@ -262,8 +262,8 @@ class Module(nn.Module):
     ) -> jax.Array:
         """Returns the states [B, L, H] after a sublayer f.
 
-        They are norm(x + dropout(f(x))) as in Vaswani et al. (2017), or x + dropout(f(norm(x))) as in most
-        Transformers since (Xiong et al. 2020), by `norm_placement`.
+        With `norm_placement` "post" they are norm(x + dropout(f(x))) as in Vaswani et al. (2017), and with
+        "pre" x + dropout(f(norm(x))) as in most later Transformers (Xiong et al. 2020).
 
         Args:
             x: states [B, L, H] before the sublayer.
@@ -276,7 +276,7 @@ class Module(nn.Module):
         config = self.config
         if config.norm_placement == "pre":
             return x + adapter(drop(project(inner(norm(x)))))
-        # Parameters are initialized with a few tokens, for which there is no kernel.
+        # Initialization uses a few tokens, which the kernels do not support.
         if adapter is not identity or project is identity or self.is_initializing():
             has_kernel = False
         else:

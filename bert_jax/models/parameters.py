@@ -1,4 +1,4 @@
-"""Parameters of a model: where those of its layers are, and shapes and counts by `jax.eval_shape`.
+"""Parameters of a model: the location of layers' parameters, and shapes and counts by `jax.eval_shape`.
 
 One scan computes equal layers, or a repeated pattern of layers.
 """
@@ -28,16 +28,16 @@ class LayerSlice:
     Attributes:
         numbers: indices of the layers, counted from 0, in the order of the parameters' axis.
         scan: name of the scan that computes them: `stack`, or `stack_0`, `stack_1`, ... for several scans;
-            `shared` in place of `stack` if the layers share their parameters.
+            `shared` instead of `stack` if the layers share their parameters.
         name: name of the layer in one repeat of the scan: `layer`, or `layer_0`, ... for several.
-        shared: whether the layers share their parameters, which then have no layer axis.
+        shared: whether the layers share parameters. Shared parameters have no layer axis.
         group: index of the scan.
         window: a token attends to the tokens at most this far to each side; 0 for all tokens.
         theta: base of the rotary angles.
         attention_norm: whether attention has a norm.
         convolution: whether a convolution of the layer's input is added to its output.
         axis: the layer axis of a parameter that is not shared.
-        template: the name of a parameter in one layer, with `{}` in place of the index.
+        template: the name of a parameter in one layer, with `{}` for the index.
     """
 
     numbers: tuple[int, ...] = (0,)
@@ -72,8 +72,8 @@ def layer_slices(config: EncoderConfig) -> list[LayerSlice]:
             [[i for i in range(layers) if group_of[i] == group]] for group in range(config.layer_groups)
         ]
     else:
-        # A first layer whose parameters differ from the others has a scan for itself, and so has the last
-        # layer if the mask decoder applies it again.
+        # A first layer whose parameters differ from the others has a separate scan, and so has the last layer
+        # if the mask decoder applies it again.
         start = 0 if config.first_attention_norm and not config.conv_kernel_size else 1
         is_mixed = len({config.is_local(layer) for layer in range(start, layers)}) > 1
         period = config.global_every if is_mixed else 1
@@ -112,7 +112,7 @@ def abstract(model: nn.Module, inputs: int = 4, **options: Any) -> Any:
 
     Args:
         model: a model of `bert_jax.models`.
-        inputs: number of int32 [B, L] arrays that it takes.
+        inputs: number of its int32 [B, L] arguments.
         options: further arguments of its call.
     """
     ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
@@ -120,7 +120,7 @@ def abstract(model: nn.Module, inputs: int = 4, **options: Any) -> Any:
 
 
 def abstract_key() -> jax.ShapeDtypeStruct:
-    """Returns the shape and the dtype of a PRNG key, for `jax.eval_shape`; a key would be transferred."""
+    """Returns a PRNG key's shape and dtype for `jax.eval_shape`, because a key would be transferred."""
     return jax.eval_shape(jax.random.key, 0)
 
 
@@ -152,7 +152,7 @@ def layer_axes(boxed: Any) -> dict[str, int]:
 
 
 def parameter_slices(boxed: Any, config: EncoderConfig) -> dict[str, LayerSlice]:
-    """Returns {name: its layers, with axis and template} of the parameters of layers; others are missing.
+    """Returns {name: its layers, with axis and template} of the layers' parameters, without other parameters.
 
     Args:
         boxed: boxed parameters, as for `layer_axes`, of a model whose encoder is under `encoder/`, or of an
@@ -175,7 +175,7 @@ def name_of(path: Any) -> str:
 
 
 def is_box(x: Any) -> bool:
-    """Returns whether x is a Flax box, of a parameter and its logical axis names."""
+    """Returns whether x is a Flax box, which holds a parameter and its logical axis names."""
     return isinstance(x, nn.Partitioned)
 
 

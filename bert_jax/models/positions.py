@@ -1,6 +1,6 @@
 """Position schemes by name: how an encoder represents the order of its tokens.
 
-A scheme has no parameters of its own; `tables` describes the parameters that the embeddings keep for it.
+A scheme has no parameters; `tables` describes the parameters that the embeddings hold for it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class Table(NamedTuple):
 
 
 class PositionScheme:
-    """How positions change the embeddings, and what attention is given for them.
+    """How positions change the embeddings and attention.
 
-    The methods of this class, which is the scheme without positions, change and return nothing.
+    This base class is the scheme without positions: its methods do not change embeddings or attention.
     """
 
     def __init__(self, config: EncoderConfig):
         self.config = config
 
     def tables(self) -> Mapping[str, Table]:
-        """Returns the parameters that `embed` takes, by name."""
+        """Returns the parameters that `embed` uses, by name."""
         return {}
 
     def embed(self, x: jax.Array, position_ids: jax.Array, tables: Mapping[str, jax.Array]) -> jax.Array:
@@ -53,7 +53,7 @@ class PositionScheme:
         return None
 
     def slopes(self) -> np.ndarray | None:
-        """Returns how much the logits of each head fall for each token of distance, float32 [N]; or None."""
+        """Returns the decrease of each head's logits per token of distance, float32 [N]; or None."""
         return None
 
 
@@ -114,7 +114,7 @@ class Alibi(PositionScheme):
     """Subtracts the distance of two tokens, times a slope per head, from the logits (Press et al. 2022)."""
 
     def slopes(self):
-        """Returns how much the logits of each head fall with the distance; see `PositionScheme`."""
+        """Returns the slope of each head; see `PositionScheme`."""
         return np.float32(alibi_slopes(self.config.num_attention_heads))
 
 
@@ -142,7 +142,7 @@ _SCHEMES: dict[str, type[PositionScheme]] = {
     "scaled_sinusoid": ScaledSinusoid,
     "rotary": Rotary,
     "alibi": Alibi,
-    "disentangled": PositionScheme,  # `encoder.RelativeTable` and the attention of the layers
+    "disentangled": PositionScheme,  # implemented by `encoder.RelativeTable` and the layers' attention
 }
 
 

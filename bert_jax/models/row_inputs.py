@@ -55,8 +55,8 @@ def packed_inputs(batch: Mapping[str, jax.Array], types: Sequence[int] = TYPES) 
 
     Returns:
         int32 [B, L] `sequence_ids` (1, 2, ... by sequence, 0 at padding), `position_ids` (from 0 in each
-        sequence) and `token_type_ids`; int32 `cls_positions` [B, S], which are in range for unused entries
-        too.
+        sequence) and `token_type_ids`; int32 `cls_positions` [B, S], which are also in range for unused
+        entries.
     """
     length = batch["input_ids"].shape[1]
     index = jnp.arange(length)

@@ -1,4 +1,4 @@
-"""The named sizes of models: BERT's, and those of the modern encoders of one architecture."""
+"""The named model sizes of BERT and of other encoders."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ MODERN: dict[str, dict[str, Any]] = {
     }.items()
 }
 
-# What RoBERTa (Liu et al. 2019) and XLM-R (Conneau et al. 2020) have in place of BERT's: their positions are
-# counted from 2, so that 514 rows of the position table are 512 tokens.
+# Differences of RoBERTa (Liu et al. 2019) and XLM-R (Conneau et al. 2020) from BERT. Their positions are
+# counted from 2, so a position table of 514 rows is for 512 tokens.
 ROBERTA_ARCHITECTURE: dict[str, Any] = {
     "position_offset": 2,
     "max_position_embeddings": 514,
@@ -107,8 +107,8 @@ XLM_ROBERTA: dict[str, dict[str, Any]] = {
     }.items()
 }
 
-# The architecture of ALBERT (Lan et al. 2020) with the sizes of xxlarge, which both programs take for fields
-# that a configuration leaves out.
+# The architecture of ALBERT (Lan et al. 2020) with the sizes of xxlarge, which google-research/albert and
+# transformers use for fields that a configuration omits.
 ALBERT_ARCHITECTURE: dict[str, Any] = {
     "vocab_size": 30000,
     "embedding_size": 128,
@@ -134,7 +134,7 @@ ALBERT: dict[str, dict[str, Any]] = {
 }
 
 # The architecture of DeBERTa v2 (He et al. 2021) and v3 (He et al. 2023). The two models of v2 have a
-# convolution beside the first layer.
+# convolution in parallel with the first layer.
 DEBERTA_ARCHITECTURE: dict[str, Any] = {
     "model_type": "deberta-v2",
     "vocab_size": 128_100,
@@ -159,13 +159,13 @@ DEBERTA: dict[str, dict[str, Any]] = {
     }.items()
 }
 
-# Encoders that belong to no family of files; they are written as work directories only.
+# Encoders without a family of released files. They are only written as work directories.
 OTHERS: dict[str, dict[str, Any]] = {
     # BERT with ALiBi and a gated feed-forward block (Portes et al. 2023).
     "mosaicbert-base": shape(12, 768)
     | dict(model_type="mosaicbert", vocab_size=30528, position="alibi", feed_forward="glu", inner_bias=False)
     | dict(attention_probs_dropout_prob=0.0),
-    # Le Breton et al. 2025. Its authors rotate adjacent coordinates of a head, where ours are D/2 apart.
+    # Le Breton et al. 2025. The authors rotate adjacent coordinates of a head, bert_jax i and i + D/2.
     "neobert": shape(28, 768, inner=2048)
     | _NO_BIASES
     | _NO_DROPOUT

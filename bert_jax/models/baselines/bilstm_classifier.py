@@ -1,7 +1,7 @@
 """The BiLSTM baseline of GLUE for texts and pairs of texts (Wang et al. 2019, section 4).
 
-It has no Transformer. Word pieces take the place of words, and learned vectors, or those of a checkpoint, the
-place of GloVe's.
+It has no Transformer. It reads WordPiece tokens instead of words, and uses learned vectors or a checkpoint's
+word embeddings instead of GloVe.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from bert_jax.models.layers import Module
 _LAYERS = 2
 _HEAD_WIDTH = 512
 
-# The dropout rates of the head and the groups of its parameters. It always reads the maximum over the tokens.
+# The dropout rates and parameter groups of the head. The model always pools by the maximum over the tokens.
 HEAD = ClassificationHead(pooling="none", drop_in=HIDDEN_DROPOUT, dense="head", drop_out=HIDDEN_DROPOUT)
 
 
 class _Embeddings(Module):
-    """The word embeddings alone: int32 [B, L] -> [B, L, E]."""
+    """Word embeddings without other tables: int32 [B, L] -> [B, L, E]."""
 
     def setup(self):
         config = self.config
@@ -36,7 +36,7 @@ class _Embeddings(Module):
 
 
 class _Words(Module):
-    """What stands in place of an encoder, so that its parameters are named as those of an encoder."""
+    """Replaces the encoder, so that the word embeddings have the same parameter name as in an encoder."""
 
     def setup(self):
         self.embeddings = _Embeddings(self.config)
@@ -54,10 +54,10 @@ class _Dense(Module):
 
 
 class TextLstm(Module):
-    """A norm, and BiLSTM layers that read each text by itself: [B, L, E] -> [B, L, 2 * size].
+    """A norm, and BiLSTM layers that read each text separately: [B, L, E] -> [B, L, 2 * size].
 
-    If `attends`, each token then attends to the other text of its pair, and a further BiLSTM layer reads its
-    state and what it attended to.
+    If `attends`, each token then attends to the other text of its pair, and another BiLSTM layer reads its
+    state and the attention output.
     """
 
     size: int = 384
@@ -74,7 +74,7 @@ class TextLstm(Module):
             second: int32 [B, L], 1 for tokens of the second text of a pair, else 0.
             deterministic: whether dropout is disabled.
         """
-        # Word vectors are not of the same length in every checkpoint, and short if they are drawn.
+        # The norms of word vectors differ between checkpoints, and are small in newly initialized vectors.
         x = self.norm("norm")(x)
         texts = 2 * sequence_ids + second
         x = bidirectional(self, x, mask, _LAYERS, self.size, deterministic, texts)
@@ -86,9 +86,9 @@ class TextLstm(Module):
 
 
 def attended(x, mask, sequence_ids, second):
-    """Returns what each token of a pair attends to in the other text, by dot products: [B, L, F].
+    """Returns each token's dot-product attention to the other text of its pair: [B, L, F].
 
-    It is 0 for a token without another text. The arguments are those of `TextLstm`.
+    It is 0 for a token without another text. The arguments are as in `TextLstm`.
     """
     allowed = sequence_ids[:, :, None] == sequence_ids[:, None]
     allowed &= second[:, :, None] != second[:, None]
@@ -129,8 +129,8 @@ class BilstmClassifier(Module):
     ):
         """Returns float32 logits, [B, num_labels], or [B, S, num_labels] with `cls_positions`.
 
-        The arguments are those of `ClassificationModel`, and `token_type_ids` are 1 for the second text of a
-        pair, whatever the model family. Positions are not used.
+        The arguments are as in `ClassificationModel`, but `token_type_ids` are 1 for the second text of a
+        pair in all model families. Positions are not used.
         """
         mask = sequence_ids > 0
         for token in self.skipped_ids:

@@ -61,8 +61,8 @@ def _summed(states: Sequence[jax.Array]) -> jax.Array:
     return sum(x.astype(jnp.float32) for x in states).astype(states[0].dtype)  # type: ignore[union-attr]
 
 
-# By `mix`: what is computed from the chosen layers once, before the head. The weights of "weighted" are
-# trained, so the head has them and reads all layers.
+# Functions by `mix`, which combine the chosen layers once, before the head. The weights of "weighted" are
+# trained, so they are part of the head, which reads all layers.
 FEATURE_MIXES: dict[str, Callable[[Sequence[jax.Array]], jax.Array]] = {
     "concat": _concatenated,
     "sum": _summed,
@@ -73,8 +73,8 @@ FEATURE_MIXES: dict[str, Callable[[Sequence[jax.Array]], jax.Array]] = {
 class FeatureTagger(Module):
     """A frozen encoder without dropout, and a `FeatureHead` on some of its layers.
 
-    In `layers`, 0 is the output of the embeddings and -1 that of the last layer. `mix` is a name in
-    `FEATURE_MIXES`. Inputs are those of `Encoder`.
+    In `layers`, 0 is the output of the embeddings and -1 the output of the last layer. `mix` is a name in
+    `FEATURE_MIXES`. The inputs are as in `Encoder`.
     """
 
     num_labels: int = 2
@@ -92,8 +92,8 @@ class FeatureTagger(Module):
     def features(self, input_ids, token_type_ids, position_ids, sequence_ids):
         """Returns float16 features: [B, L, H] for the sum of the layers, otherwise [B, L, len(layers) * H].
 
-        float16 halves the memory of callers that keep them. All callers get float16, so that they see equal
-        values.
+        float16 halves the memory of callers that store features. All callers get float16, so that they use
+        equal values.
         """
         states = self.encoder.every_layer(
             input_ids, token_type_ids, position_ids, sequence_ids, lambda x: x.astype(jnp.float16)

@@ -36,8 +36,8 @@ def logits(
         between: its dense layer, or `identity`.
         output: its output layer.
         hidden: the states [B, L, H].
-        sequence_ids: as of `ClassificationModel`, as are `deterministic`, `cls_positions` and the shapes
-            that are returned.
+        sequence_ids: as in `ClassificationModel`, which also describes the other arguments and the shapes of
+            the results.
         deterministic: whether dropout is disabled.
         cls_positions: int32 [B, S], or None.
     """
@@ -47,7 +47,7 @@ def logits(
 
 
 class ClassificationModel(Module):
-    """Encoder with a classification head, the model of all model families and fine-tuning tasks."""
+    """Encoder with a classification head, for all model families and classification tasks."""
 
     num_labels: int = 2
     head: ClassificationHead = SEQUENCE
@@ -90,7 +90,7 @@ class ClassificationModel(Module):
 
 
 class SentenceModel(Module):
-    """Encoder with one vector for each sequence, a pooling of the states of its tokens."""
+    """Encoder with one vector for each sequence, pooled from the states of its tokens."""
 
     pooling: str = "mean"
 

@@ -1,4 +1,4 @@
-"""Bidirectional LSTM layers, which read each sequence of a row by itself."""
+"""Bidirectional LSTM layers, which read each sequence of a row separately."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from bert_jax.models.layers import Module
 def _orthogonal(key, shape, dtype):
     """Returns one orthogonal matrix per gate.
 
-    They are factorized one by one. On a CPU, jaxlib factorizes a batch in tasks that it waits for in a thread
-    of the pool that runs them, so that as many batches at once as there are cores wait forever.
+    They are factorized one by one. On a CPU, jaxlib factorizes a batch in tasks, and waits for them in a
+    thread of the pool that runs them. If the number of concurrent batches reaches the core count, they hang.
     """
     one = nn.initializers.orthogonal()
     return jnp.stack([one(key, shape[1:], dtype) for key in jax.random.split(key, shape[0])])
@@ -36,11 +36,11 @@ class Lstm(Module):
         Args:
             x: inputs [B, L, F].
             mask: bool [B, L], the tokens that are read.
-            segments: int [B, L]; the state starts anew where this number changes. None if each row is read as
-                a whole.
+            segments: int [B, L]; the state is reset where this number changes. None if each row is read as a
+                whole.
         """
         size = self.features
-        # The products that do not depend on the state are computed for all tokens at once, outside the loop.
+        # Matmuls that do not depend on the state are computed for all tokens together, outside the loop.
         gates = self.dense("inputs", (4, size), ("embed",), ("gates", "state"))(x)
         recurrent = self.param(
             "recurrent",
@@ -81,14 +81,14 @@ def bidirectional(module, x, mask, layers, size, deterministic, segments=None, n
     """Returns the states [B, L, 2 * size] of a stack of bidirectional LSTM layers, with dropout before each.
 
     Args:
-        module: the module that has the parameters, which calls this in a compact method.
+        module: the module that has the parameters. It calls this function in a compact method.
         x: inputs [B, L, F], which are returned if `layers` is 0.
         mask: as for `Lstm`.
         layers: the number of layers.
         size: the features of each direction.
         deterministic: whether dropout is disabled.
         segments: as for `Lstm`.
-        name: what the names of the layers begin with.
+        name: prefix of the names of the layers.
     """
     for layer in range(layers):
         x = module.drop(x, deterministic)
@@ -106,7 +106,7 @@ class BiLstm(Module):
 
     @nn.compact
     def __call__(self, x, sequence_ids, deterministic):
-        """Returns states [B, L, 2 * size]; each sequence of a packed row is read by itself."""
+        """Returns states [B, L, 2 * size]; each sequence of a packed row is read separately."""
         x = x.astype(self.dtype)
         mask = sequence_ids > 0
         return bidirectional(self, x, mask, self.layers, self.size, deterministic, sequence_ids)

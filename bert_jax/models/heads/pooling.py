@@ -17,7 +17,7 @@ def _cls(hidden, sequence_ids, cls_positions):
 def _mean(hidden, sequence_ids, cls_positions):
     weights = members_of(sequence_ids, cls_positions).astype(hidden.dtype)
     sums = jnp.einsum("bsl,blh->bsh", weights, hidden, preferred_element_type=jnp.float32)
-    # In bfloat16, which has 8 bits, a sum of more than 256 ones is rounded.
+    # In bfloat16, which has 8 significant bits, a sum of more than 256 ones is rounded.
     counts = jnp.sum(weights, axis=-1, keepdims=True, dtype=jnp.float32)
     means = (sums / jnp.maximum(counts, 1)).astype(hidden.dtype)  # 0 for an empty sequence
     return means[:, 0] if cls_positions is None else means
@@ -60,11 +60,11 @@ def members_of(sequence_ids: jax.Array, cls_positions: jax.Array | None) -> jax.
 def first_states(hidden: jax.Array, sequence_ids: jax.Array, cls_positions: jax.Array | None) -> jax.Array:
     """Returns the state of the first token of each token's sequence, [B, L, H] (0 at padding) or [B, 1, H].
 
-    The arguments are as of the functions in `POOLINGS`.
+    The arguments are as for the functions in `POOLINGS`.
     """
     if cls_positions is None:
         return hidden[:, :1]
-    # A product, because a gather for each token would be serialized.
+    # This is a matmul, because a gather for each token would be serialized.
     weights = members_of(sequence_ids, cls_positions).astype(hidden.dtype)
     states = gather_positions(hidden, cls_positions)
     return jnp.einsum("bsl,bsh->blh", weights, states, precision=jax.lax.Precision.HIGHEST)

@@ -14,7 +14,7 @@ from bert_jax.models.layers import ACTIVATIONS, Module, gather_positions, identi
 
 
 class MaskedLanguageModelHead(Module):
-    """Dense, activation, norm, a product with the word embeddings and a bias: [B, P, H] -> [B, P, V]."""
+    """Dense, activation, norm, a matmul with the word embeddings and a bias: [B, P, H] -> [B, P, V]."""
 
     head: MaskedLMHead = MASKED_LM
 
@@ -39,7 +39,7 @@ class MaskedLanguageModelHead(Module):
     def __call__(self, x, word_embeddings, late=False):
         """Returns the logits [B, P, V] of states [B, P, H].
 
-        With `late`, they may be `LateLogits`, where a loss is computed faster from these.
+        With `late`, they may be `LateLogits`, if the loss is faster with these.
         """
         return self.logits(self.transform_norm(self.activate(self.transform(x))), word_embeddings, late)
 
@@ -70,7 +70,7 @@ class ReplacedTokenHead(Module):
     def __call__(self, x, sequence_ids, cls_positions=None):
         """Returns the logits [B, L] that a token was replaced, for states [B, L, H].
 
-        The other arguments are as of `ClassificationModel`.
+        The other arguments are as in `ClassificationModel`.
         """
         x = self.add_first(x, sequence_ids, cls_positions)
         return self.out(self.activate(self.dense_layer(x)))[..., 0]
@@ -116,7 +116,7 @@ class PretrainingModel(Module):
         `late_logits`, masked LM logits may be `LateLogits`, for `objectives.losses.of_tokens`.
 
         Returns:
-            Masked LM logits [B, P, V] and next-sentence logits [B, S, 2] (1 = random next; None without that
+            Masked LM logits [B, P, V] and next-sentence logits [B, S, 2] (1 = random next; None without this
             head), in the dtype of `config`.
         """
         word = tied_table.for_each_shard(self.encoder.embeddings.word, len(input_ids))
@@ -150,7 +150,7 @@ class ClassificationAndLanguageModel(ClassificationModel):
     def __call__(
         self, input_ids, token_type_ids, position_ids, sequence_ids, deterministic=True, cls_positions=None
     ):
-        """Returns the logits of `ClassificationModel`, and those of every token [B, L, V]."""
+        """Returns the logits of `ClassificationModel`, and masked LM logits for every token [B, L, V]."""
         word = tied_table.for_each_shard(self.encoder.embeddings.word, len(input_ids))
         hidden = self.encoder(input_ids, token_type_ids, position_ids, sequence_ids, deterministic, word)
         return self.classify(hidden, sequence_ids, deterministic, cls_positions), self.mlm(hidden, word)

@@ -20,7 +20,7 @@ class MaskedLMHead:
         activation: a name in `layers.ACTIVATIONS`; None for `hidden_act`.
         norm: whether a norm follows.
         decoder_bias: whether the logits have a bias.
-        tied: whether the last product is with the word embeddings, or with a matrix of the head's own.
+        tied: whether the output matrix is the word embeddings, or else a separate parameter of the head.
     """
 
     transform: bool = True
@@ -32,7 +32,7 @@ class MaskedLMHead:
 
     @property
     def has_parameters(self) -> bool:
-        """Returns whether there is more to the head than the word embeddings."""
+        """Returns whether the head has parameters other than the word embeddings."""
         return self.transform or self.norm or self.decoder_bias or not self.tied
 
 
@@ -41,8 +41,8 @@ class ReplacedTokensHead:
     """Structure of the head that detects replaced tokens; the defaults are ELECTRA's.
 
     Attributes:
-        adds_first: whether the state of the first token of its sequence is added to that of each token, and a
-            norm follows, before the dense layer (DeBERTa v3).
+        adds_first: whether the state of the first token of its sequence is added to each token's state,
+            followed by a norm, before the dense layer (DeBERTa v3).
     """
 
     adds_first: bool = False
@@ -50,7 +50,7 @@ class ReplacedTokensHead:
 
 MASKED_LM = MaskedLMHead()
 REPLACED_TOKENS = ReplacedTokensHead()
-LEAST_LENGTH = 1e-12  # that vectors are divided by, as in torch.nn.functional.normalize
+LEAST_LENGTH = 1e-12  # minimum norm that vectors are divided by, as in torch.nn.functional.normalize
 LSTM = "lstm"  # name of the parameters of a BiLSTM between an encoder and a classification head
 
 
@@ -82,7 +82,7 @@ CLASSIFIER_DROPOUT = Rate(field="classifier_dropout")
 class ClassificationHead:
     """Structure of a classification head: pooling, dropout, dense, activation, norm, dropout, dense.
 
-    The defaults are those of BERT's text classifier (paper, section 4.1). A BiLSTM may come first.
+    The defaults describe BERT's text classifier (paper, section 4.1). A BiLSTM may come first.
 
     Attributes:
         pooling: a name in `POOLINGS`: "cls", "mean" or "max" over the tokens of each sequence, its "last"
@@ -114,8 +114,8 @@ class ClassificationHead:
     def with_lstm(self, size: int) -> ClassificationHead:
         """Returns the head with two BiLSTM layers, and with no dense layer between pooling and outputs.
 
-        A head for sequences then takes the maximum over the tokens of each. The paper has the BiLSTM (section
-        5.1), and does not say how it is pooled.
+        A head for sequences then takes the maximum over the tokens of each. The paper uses a BiLSTM (section
+        5.1), but does not describe its pooling.
         """
         pooling = "none" if self.pooling == "none" else "max"
         return dataclasses.replace(
@@ -131,8 +131,8 @@ class ClassificationHead:
     def pooling_of(self, config: EncoderConfig) -> str:
         """Returns the name of the pooling for an encoder, whose `classifier_pooling` has priority.
 
-        From left to right, [CLS] sees no other token, and the last token, which sees all of them, stands in
-        for it.
+        With causal attention, [CLS] does not attend to other tokens, so it is replaced by the last token,
+        which attends to all.
         """
         if self.pooling == "none":
             return "none"
@@ -152,16 +152,16 @@ class ClassificationHead:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Returns the fields of `EncoderConfig` that only heads read, and that this one reads."""
+        """Returns the fields of `EncoderConfig` that only heads read, and that this head reads."""
         pooling = () if self.pooling == "none" else ("classifier_pooling",)
         return (*(rate.field for rate in self.rates if rate.field), *pooling)
 
 
 def check_fields(given: Mapping[str, Any], read: Iterable[str], user: str) -> None:
-    """Refuses values of fields that only heads read, and that the heads of a run do not read.
+    """Checks that a run sets no head fields of `EncoderConfig` that its heads do not read.
 
     Args:
-        given: the fields of `EncoderConfig` in the config of the run; a checkpoint may have any values.
+        given: the fields of `EncoderConfig` in the config of the run. A checkpoint may have any values.
         read: the names of the fields that the heads read.
         user: what the heads belong to, for the message.
 
@@ -178,7 +178,7 @@ def check_fields(given: Mapping[str, Any], read: Iterable[str], user: str) -> No
 SEQUENCE = ClassificationHead()
 TOKENS = ClassificationHead(pooling="none", dense="none")
 SPANS = ClassificationHead(pooling="none", dense="none", drop_out=NO_DROPOUT, name="qa")
-# Sentence vectors have a pooling and no output layer (Reimers and Gurevych 2019, section 3).
+# Sentence vectors use pooling without an output layer (Reimers and Gurevych 2019, section 3).
 SENTENCE = ClassificationHead(pooling="mean", dense="none", drop_out=NO_DROPOUT)
 # Vectors of tokens are a projection of their states (Khattab and Zaharia 2020, section 3.2).
 TOKEN_VECTORS = ClassificationHead(
