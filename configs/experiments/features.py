@@ -3,7 +3,7 @@
     bert-jax sweep --experiment=features --workdir=runs/features --model=all-MiniLM-L6-v2 \
         --data=conll=conll2003
 
-The model has 6 layers in place of the 12 of BERT-Base.
+The model has 6 layers instead of BERT-Base's 12.
 """
 
 from bert_jax.runs.sweep import Experiment, Variant, finetuning

@@ -4,12 +4,12 @@
         --config.init_from=runs/mini --config.data.train=train.csv --config.data.eval=dev.csv \
         --config.data.text_a=review --config.data.label=stars
 
-A pair has its second text in --config.data.text_b=COLUMN; numbers instead of labels are
---config.task=regression; texts longer than --config.max_seq_length are cut, or with --config.doc_stride=64
-have windows. The hyperparameters are the paper's (appendix A.3), which tried learning rates of 5e-5, 3e-5
-and 2e-5 with 2 to 4 epochs of batches of 16 or 32 and kept what was best on the evaluation file. Small models
-want a higher rate: 1e-4 to 3e-4. Without --config.init_from the model is trained from scratch:
-finetune/classification:SIZE and --config.vocab=FILE.
+For pairs, set --config.data.text_b=COLUMN; for numbers instead of labels, --config.task=regression. Texts
+longer than --config.max_seq_length are truncated, or split into windows with --config.doc_stride=64. The
+hyperparameters are the paper's (appendix A.3), which tried learning rates of 5e-5, 3e-5 and 2e-5 with 2 to 4
+epochs of batches of 16 or 32 and kept the best on the evaluation file. Small models need a higher rate: 1e-4
+to 3e-4. Without --config.init_from the model is trained from scratch: finetune/classification:SIZE and
+--config.vocab=FILE.
 """
 
 from bert_jax import tasks

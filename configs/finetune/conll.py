@@ -3,10 +3,10 @@
     bert-jax finetune --config=finetune/conll --workdir=runs/conll \
         --config.init_from=runs/base --config.data_dir=conll2003
 
-data_dir holds eng.train and eng.testa (or train.txt and valid.txt). Take a cased checkpoint where there is
-one: case tells names from words. The paper has, with the context of the whole document
-(--config.document_context=true) and a cased model, a development F1 of .964 for Base and .966 for Large, and
-.961 with Base frozen (--config.frozen=true --config.head=bilstm, which wants a higher rate).
+data_dir contains eng.train and eng.testa (or train.txt and valid.txt). Use a cased checkpoint if possible:
+case distinguishes names. With the context of the whole document (--config.document_context=true) and a cased
+model, the paper has a development F1 of .964 for Base and .966 for Large, and .961 for a frozen Base
+(--config.frozen=true --config.head=bilstm, which needs a higher rate).
 """
 
 from bert_jax import tasks

@@ -3,8 +3,8 @@
     bert-jax finetune --config=finetune/electra:mrpc,small --workdir=runs/mrpc \
         --config.init_from=runs/electra --config.data_dir=glue
 
-Sizes are small, base (the default) and large. The rates are 3e-4, 1e-4 and 5e-5. The layer decay is .8, of
-large .9, and there are 3 epochs (RTE and STS-B: 10), as in google-research/electra (its README and
+Sizes are small, base (the default) and large. The rates are 3e-4, 1e-4 and 5e-5. The layer decay is .8
+(large: .9), and there are 3 epochs (RTE and STS-B: 10), as in google-research/electra (its README and
 configure_finetuning.py). MRPC and STS-B are trained on each pair in both orders (double_unordered).
 """
 

@@ -3,9 +3,9 @@
     bert-jax finetune --config=finetune/glue:mrpc --workdir=runs/mrpc \
         --config.init_from=runs/base --config.data_dir=glue
 
-data_dir holds MRPC/train.tsv and MRPC/dev.tsv as GLUE's archive has them. Hyperparameters are the paper's.
-Published figures of BERT-Base with them, on the development sets (cased, mean of 5 seeds): CoLA Matthews
-.590, SST-2 accuracy .922, MRPC F1 .890 and accuracy .844, STS-B Pearson .889, RTE accuracy .648.
+data_dir contains MRPC/train.tsv and MRPC/dev.tsv as in GLUE's archive. Hyperparameters are the paper's.
+Published scores of BERT-Base with them, on the development sets (cased, mean of 5 seeds): CoLA Matthews .590,
+SST-2 accuracy .922, MRPC F1 .890 and accuracy .844, STS-B Pearson .889, RTE accuracy .648.
 """
 
 from bert_jax import tasks

@@ -5,8 +5,8 @@
 
 TASK is a task of GLUE, squad, conll, or any other task, such as classification or tagging for your own files.
 Models of this size need a higher learning rate than BERT-Base. STS-B needs more epochs, no dropout and an
-even higher rate; SST-2 needs much dropout. benchmarks/results/hour.md has the measurements; the other
-tasks have the settings that were good for most.
+even higher rate; SST-2 needs much dropout. benchmarks/results/hour.md has the measurements; the other tasks
+use settings that were good for most tasks.
 """
 
 from bert_jax import tasks

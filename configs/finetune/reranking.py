@@ -5,9 +5,9 @@
         --config.data.negatives=negatives --config.data.eval=dev.jsonl
 
 The model reads the query with each candidate, and learns to score the document of data.text_b higher than the
-others, such as those that `search --input` finds. `bert-jax search --rerank=runs/reranker` orders documents
-with it. Rows have up to 180 tokens (--config.max_seq_length). docs/embeddings.md has the rest.
-finetune/reranking:SIZE with --config.vocab=FILE trains from scratch.
+negatives, which `search --input` can find. `bert-jax search --rerank=runs/reranker` orders documents with it.
+Rows have up to 180 tokens (--config.max_seq_length). docs/embeddings.md has the rest. finetune/reranking:SIZE
+with --config.vocab=FILE trains from scratch.
 """
 
 from bert_jax import tasks

@@ -3,9 +3,9 @@
     bert-jax finetune --config=finetune/tagging --workdir=runs/entities \
         --config.init_from=runs/base --config.data.train=train.conll --config.data.eval=dev.conll
 
-CoNLL columns (the word first, the tag last, or --config.data.text_a=0 --config.data.label=3) or JSON lines
-with `words` and `tags`. --config.document_context=true fills rows up with the sentences around. Small models
-want a higher rate: 1e-4 to 3e-4. finetune/tagging:SIZE has the defaults of a size.
+Files have CoNLL columns (the word first, the tag last, or --config.data.text_a=0 --config.data.label=3) or
+are JSON lines with `words` and `tags`. --config.document_context=true fills rows with the surrounding
+sentences. Small models need a higher rate: 1e-4 to 3e-4. finetune/tagging:SIZE has the defaults of a size.
 """
 
 from bert_jax import tasks

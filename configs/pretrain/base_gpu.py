@@ -3,10 +3,10 @@
     bert-jax pretrain --config=pretrain/base_gpu --workdir=runs/base --config.data.dir=records
     bert-jax pretrain --config=pretrain/base_gpu:8 --workdir=runs/base --config.data.dir=records
 
-One process drives all GPUs of a machine. The batch is the paper's; on one GPU it is computed in four parts.
-Dropout is on hidden states alone, so that attention is cuDNN's, which has none on its probabilities here.
-With the paper's (`--config.model.attention_probs_dropout_prob=0.1`) it is XLA's, which moves twice as many
-bytes.
+One process drives all GPUs of a machine. The batch is the paper's; one GPU computes it in four microbatches.
+Only hidden states have dropout, so that attention uses cuDNN, which does not support dropout on its
+probabilities here. With the paper's dropout (`--config.model.attention_probs_dropout_prob=0.1`), it uses XLA,
+which moves twice as many bytes.
 
 Estimates, nothing measured (`bert-jax estimate --config=pretrain/base_gpu --topology=h100:1`, and
 `base_gpu:8` with `h100:8`), rows of 512: 11.9 GiB on one H100, 6.5 GiB on each of eight, without cuDNN's

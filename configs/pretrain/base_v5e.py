@@ -2,7 +2,7 @@
 
     bert-jax pretrain --config=pretrain/base_v5e --workdir=runs/base --config.data.dir=records
 
-Dropout is on hidden states alone, which saves the attention kernel a product for each probability. Layers are
+Only hidden states have dropout, which saves the attention kernel a product for each probability. Layers are
 unrolled, which costs minutes of compilation once and saves copies of stacked activations in every step.
 
 Estimate, nothing measured (`bert-jax estimate --config=pretrain/base_v5e --topology=v5e:2x4`):

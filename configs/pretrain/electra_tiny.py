@@ -2,7 +2,7 @@
 
 bert-jax pretrain --config=pretrain/electra_tiny --workdir=runs/electra_tiny --config.data.dir=records
 
-The loss begins at ln V + 50 ln 2, and the discriminator's falls below ln 2 within a few hundred steps.
+The loss begins at ln V + 50 ln 2, and the discriminator's loss falls below ln 2 within a few hundred steps.
 """
 
 from bert_jax.settings import defaults

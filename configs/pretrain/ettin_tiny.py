@@ -4,9 +4,9 @@
     bert-jax data --input='corpus/*.txt' --vocab=bpe.json --nsp=none --full_sentences --output=records
     bert-jax pretrain --config=pretrain/ettin_tiny --workdir=runs/ettin --config.data.dir=records
 
-With 8,192 tokens it has 6.1M parameters, two thirds of them in the layers. The rest is as pretrain/modernbert
-has it, with small batches: StableAdamW, a constant learning rate with a cooldown, 30% of the tokens masked,
-in evaluation 15%.
+With 8,192 tokens it has 6.1M parameters, two thirds of them in the layers. Everything else is as in
+pretrain/modernbert, with small batches: StableAdamW, a constant learning rate with a cooldown, and 30% of the
+tokens masked (15% in evaluation).
 """
 
 from bert_jax.settings import defaults

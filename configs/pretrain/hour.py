@@ -6,8 +6,8 @@
     bert-jax pretrain --config=pretrain/hour --workdir=runs/hour --config.data.dir=records
 
 With a vocabulary of 8,192 it has 1.9M parameters. `pretrain/hour:pairs` has BERT's token types and heads, for
-records of pairs; `hour:left_to_right` predicts the next token; `hour:two_layers` is better if there are 15
-minutes or less. Forms are combined with commas. benchmarks/results/hour.md has measurements of these choices.
+records of pairs; `hour:left_to_right` predicts the next token; `hour:two_layers` is better for runs of 15
+minutes or less. Combine forms with commas. benchmarks/results/hour.md has measurements of these choices.
 Rotary positions and pre-normalization matter most, then the initialization of weights with a standard
 deviation of 1 / sqrt(hidden size), and masking 30% of the tokens. There is no dropout, because the text is
 read only a few times.

@@ -2,9 +2,9 @@
 
     bert-jax pretrain --config=pretrain/mini --workdir=runs/mini --config.data.dir=records
 
-A run that sees its text less than once wants small batches, a high learning rate, Adam with a short memory
-and no dropout: 870 steps of 32 rows with the paper's Adam learned the frequencies of words and no more. With
-time for more, raise --config.steps; on a GPU or TPU add --config.batch_size=256.
+A run that does not see all of its text needs small batches, a high learning rate, Adam with a short memory
+and no dropout: 870 steps of 32 rows with the paper's Adam learned only word frequencies. If you have more
+time, raise --config.steps; on a GPU or TPU add --config.batch_size=256.
 """
 
 from bert_jax.settings import defaults

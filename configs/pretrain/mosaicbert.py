@@ -3,8 +3,8 @@
     bert-jax data --input='corpus/*.txt' --vocab=vocab.txt --nsp=none --full_sentences --output=records
     bert-jax pretrain --config=pretrain/mosaicbert --workdir=runs/mosaic --config.data.dir=records
 
-70,000 steps of 4,096 rows. It is not compared with its authors' code, and there are no files of other
-programs for it: its checkpoints are work directories.
+It trains 70,000 steps of 4,096 rows. It is not compared with its authors' code, and it has no file format of
+other programs: its checkpoints are work directories.
 """
 
 from bert_jax.settings import defaults
