@@ -17,7 +17,7 @@ from bert_jax.errors import StorageError, UserError, file_error
 from bert_jax.io import atomic, checks, files, scratch
 from bert_jax.parallel import collective, distributed
 
-# Names of the files and folders of models, as conversions, exports and the hub have them.
+# Names of the files and folders of models in conversions, in exports and on the hub.
 _OF_MODELS = re.compile(
     r"onnx|checkpoints?|\d+_\w+|\.gitattributes|LICENSE.*|.*\.ckpt.*"
     r"|.*\.(json|txt|md|model|safetensors|bin|h5|msgpack|onnx|onnx[._]data|stablehlo)"
@@ -45,12 +45,12 @@ def convert(
         output: a directory, local or a URL.
         to: the name of a registered format.
         ignore: see `loading.load`.
-        change: a change to the model before it is written; it may write files into the directory that is its
-            second argument.
-        overwrite: whether an existing checkpoint at `output` is replaced, once the new one is complete.
+        change: a change to the model before it is written; it may write files into the directory that is
+            passed as its second argument.
+        overwrite: whether an existing checkpoint at `output` is replaced when the new one is complete.
         log: called with one line of progress.
-        options: further arguments of the format's `write`, such as `card` and `max_shard_bytes`. A value that
-            is a function is called with the model.
+        options: additional arguments of the format's `write`, such as `card` and `max_shard_bytes`. A value
+            that is a function is called with the model.
 
     Returns:
         The model that was written.
@@ -149,7 +149,7 @@ def written(output: str) -> Iterator[str]:
 def check_model_directory(
     output: str, source: str, overwrite: bool, may_be_replaced: Callable[[str], bool], flag: str, what: str
 ) -> None:
-    """Raises UserError unless `output` is free, or holds only what may be replaced, and not the source.
+    """Raises UserError unless `output` is free or contains only replaceable files, and not the source.
 
     `flag` is the flag that named `source`, and `what` is what the command may replace, for messages.
     """

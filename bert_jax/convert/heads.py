@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Head(NamedTuple):
-    """The names of a head elsewhere.
+    """The names of a head in other programs.
 
     Attributes:
         suffix: the end of the names of transformers' classes, which begin with the family: `Bert` +
@@ -40,7 +40,7 @@ HEADS: dict[str, Head] = {
     "question_answering": Head("ForQuestionAnswering", "question-answering"),
 }
 
-# Heads from pre-training. They have no classes, so a model that has their parameters can be reduced to them.
+# Pre-training heads. They have no classes, so a model with their parameters can be reduced to them.
 PRETRAINED = ("none", "masked_lm", "pretraining", "replaced_tokens")
 
 

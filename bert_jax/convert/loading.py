@@ -40,7 +40,7 @@ def detect(path: files.PathLike) -> formats.Format:
 
 
 def local_path(path: files.PathLike) -> files.PathLike:
-    """Returns the folder of a model of the hub or its cache; another path unchanged, such as a TF1 prefix."""
+    """Returns the cached folder of a model of the hub; another path unchanged, such as a TF1 prefix."""
     is_path = isinstance(path, str | os.PathLike)
     return hub.local_path(path) if is_path and formats.find(path) is None else path
 
@@ -61,7 +61,7 @@ def load_architecture(path: files.PathLike) -> tuple[EncoderConfig, Tokenizer]:
 def load_sentence(
     path: files.PathLike, config: EncoderConfig, tokenizer: Tokenizer
 ) -> SentenceVectors | None:
-    """Returns the settings of sentence vectors of a checkpoint with this architecture; None without any."""
+    """Returns the settings of a checkpoint's sentence vectors, for this architecture; None if it has none."""
     folder = local_path(path)
     return detect(folder).read_sentence(folder, config, tokenizer)
 
@@ -74,7 +74,7 @@ def adopt_architecture(
     Args:
         path: see `load_architecture`.
         fields: fields of EncoderConfig from the run's config. Those in `config.RUN_FIELDS` are kept.
-        explicit: names of further fields that are kept because the user set them.
+        explicit: names of other fields that are kept because the user set them.
 
     Returns:
         Every field of EncoderConfig, and the tokenizer.
@@ -122,7 +122,7 @@ def load(path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] =
 def commit_of_hub(path: str, workdir: files.PathLike) -> dict[str, str]:
     """Returns {"init_from_commit": COMMIT} of a model on the hub that a run starts from; {} for another path.
 
-    A run that has started in `workdir` keeps what it recorded. All processes have to call this.
+    A run that has started in `workdir` keeps its record. All processes have to call this.
     """
     if not (started := run_directory.read_started(workdir)):
         folder = local_path(path)
@@ -147,7 +147,7 @@ def load_params(
         log: see `load`.
 
     Returns:
-        The nested dict of the loaded parameters, without those that are new, and the report.
+        The nested dict of the loaded parameters, without new ones, and the report.
 
     Raises:
         UserError: see `load`; also a parameter that is new or unused without permission, or has another
@@ -159,9 +159,9 @@ def load_params(
     return params, report
 
 
-# The groups of parameters of a checkpoint that may remain unused: a pooler, heads, the BiLSTM of a head,
-# ELECTRA's generator, the decoder of a denoising auto-encoder, and the matrices that compared a student with
-# its teacher.
+# Parameter groups of a checkpoint that may remain unused: a pooler, heads, the BiLSTM of a head, ELECTRA's
+# generator, the decoder of a denoising auto-encoder, and the matrices for comparing a student with its
+# teacher.
 _HEADS = {group for family in families.FAMILIES.values() for group in family.groups}
 _HEADS = (_HEADS | {LSTM, GENERATOR, DECODER, DISTILLATION}) - {"encoder"}
 
@@ -184,7 +184,7 @@ def _check_report(report: checkpoint.Report, ignore: str) -> None:
         for what, which in (("lacks", new), ("has beyond this model", unused))
         if which
     ]
-    # The pattern names each encoder parameter, so that the user sees which ones, but a head as a whole.
+    # The pattern names each encoder parameter, so that the user sees them, but a head as a whole.
     patterns = dict.fromkeys(
         re.escape(name) if group(name) == "encoder" else f"{group(name)}/.*" for name in (*new, *unused)
     )

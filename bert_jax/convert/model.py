@@ -34,7 +34,7 @@ class Update(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LowRankAdapter:
-    """What a run with low-rank updates (LoRA) has trained.
+    """The trained parameters of a run with low-rank updates (LoRA).
 
     Attributes:
         base: the checkpoint that the updates belong to.
@@ -58,7 +58,7 @@ class LowRankAdapter:
         return cls(base, updates, whole) if updates else None
 
     def merged(self, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the parameters of a base with the updates added and the others replaced."""
+        """Returns the parameters of a base model with the updates added and `self.params` inserted."""
         stored = {**params, **self.params}
         for name, update in self.updates.items():
             factors = zip(("a", "b", "scale"), update, strict=True)
@@ -79,17 +79,17 @@ class Model:
         tokenizer: the model's tokenizer; None if the source has no vocabulary.
         labels: the class names in the order of the logits; None if there are none.
         source: where the model was read from, for messages and the model card.
-        problem_type: what a sequence classifier predicts, in transformers' terms:
+        problem_type: the output of a sequence classifier, in transformers' terms:
             "single_label_classification", "multi_label_classification" or "regression"; "" if it is unknown,
             and for other heads.
-        adapter: what was trained of it, if that is low-rank updates and a head; `params` has the updates
-            already.
+        adapter: the trained part, if it consists of low-rank updates and a head; `params` already contains
+            the updates.
         generator: the second network of a checkpoint that holds two, ELECTRA's generator. A Hugging Face
             folder holds one of them; see `surgery.change_head`.
         sentence: how it turns a text into one vector; None if it was not trained for that.
-        scores: how sentence-transformers makes scores of its outputs, if it is a sequence classifier.
-        untied: the tensor because of which a masked LM head was not read, since it is not tied to the word
-            embeddings; "" for none.
+        scores: how sentence-transformers computes scores from its outputs, if it is a sequence classifier.
+        untied: the tensor that is not tied to the word embeddings, because of which a masked LM head was not
+            read; "" for none.
     """
 
     config: EncoderConfig
@@ -139,7 +139,7 @@ class Model:
 
     @property
     def family(self) -> Family:
-        """The family in whose files the model can be stored."""
+        """The family whose file format can store the model."""
         return families.of(self.config)
 
     @property
@@ -177,13 +177,13 @@ class Model:
 
     @property
     def has_masked_lm(self) -> bool:
-        """True if the model has a masked LM head, which may be the word embeddings alone."""
+        """True if the model has a masked LM head, which may have no parameters except the word embeddings."""
         bare = self.head == "masked_lm" and not self.family.masked_lm.has_parameters
         return "mlm" in self.groups or bare
 
     @property
     def is_sentence_encoder(self) -> bool:
-        """True if sentence-transformers computes the vectors that the model was trained for."""
+        """True if sentence-transformers can compute the vectors that the model was trained for."""
         return self.head == "none" and self.sentence is not None and not self.sentence.unsupported
 
     def check_sentence(self) -> None:

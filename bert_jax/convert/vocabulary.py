@@ -33,10 +33,10 @@ def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, str]:
 
     A token of both vocabularies keeps its row of the word embeddings and its masked LM bias, even if its id
     changes; special tokens are matched by role. A new token gets the mean of its subwords under the old
-    tokenizer, where text that continues a word is split as such (Gee et al. 2022, "Fast Vocabulary
-    Transfer"). [UNK] is ignored; a token without other subwords, and a placeholder such as [unused7],
-    gets the mean of all tokens. Vocabularies of all kinds may replace each other. Rows beyond
-    the old vocabulary (padding) are dropped.
+    tokenizer, which splits a continuation of a word as such (Gee et al. 2022, "Fast Vocabulary Transfer").
+    [UNK] is ignored; a token without other subwords, and a placeholder such as [unused7], gets the mean of
+    all tokens. The two vocabularies may be of different kinds. Rows beyond the old vocabulary (padding) are
+    dropped.
     """
     old = model.tokenizer
     if old is None:
@@ -89,7 +89,7 @@ def _text(tokenizer: Tokenizer, token_id: int) -> str:
     token = tokenizer.tokens[token_id]
     if tokenizer.kind == "bpe":
         text = tokenizer.spelling(token_id)
-        # A token that is only a part of a character gets a text that no other vocabulary has.
+        # A token that is a part of a character gets a text that no other vocabulary has.
         return _ANCHOR + token if "\ufffd" in text else text.removeprefix(" ")
     mark = tokenizer.continuation if tokenizer.is_continuation[token_id] else tokenizer.word_start
     return token.removeprefix(mark)

@@ -1,8 +1,8 @@
 """ALBERT (Lan et al. 2020): layers that share their parameters, and embeddings of width E projected to H.
 
 transformers and google-research/albert differ in three ways that the record translates: google's "gelu" is
-the tanh version, which transformers calls "gelu_new"; transformers alone has a projection where E equals H;
-and the names in a TF1 checkpoint are of google's scopes.
+the tanh version, which transformers calls "gelu_new"; only transformers has a projection if E equals H; and
+TF1 checkpoints have the names of google's scopes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FIELDS = {
     "num_hidden_groups": "layer_groups",
 }
 
-_DROPOUT = Rate(0.1, "classifier_dropout")  # in both programs, whatever the dropout of the encoder
+_DROPOUT = Rate(0.1, "classifier_dropout")  # in both programs, independent of the encoder's dropout
 
 
 def _read_projection(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,7 +64,7 @@ FAMILY = Family(
         *dense("pooler/dense", "albert.pooler", "bert/pooler/dense"),
         *modules(("mlm", "predictions", "cls/predictions/transform"), bert.TRANSFORM),
         *vector("mlm/bias", "predictions.bias", "cls/predictions/output_bias"),
-        # The head of the sentence order has the parameters of BERT's next-sentence head.
+        # The sentence-order head has the parameters of BERT's next-sentence head.
         *head("nsp", "sop_classifier.classifier", "cls/seq_relationship/"),
         *head("classifier", "classifier", ""),
         *head("qa", "qa_outputs", "cls/squad/"),

@@ -1,8 +1,8 @@
 """DeBERTa v2 (He et al. 2021) and v3 (He et al. 2023), with their names in Hugging Face folders.
 
-Both versions have one architecture, and so has mDeBERTa. The head of masked LM has two sets of names for the
-same function: transformers' class has BERT's names, and Microsoft's files have others, which transformers
-reads where config.json says `legacy: false`. Both are read, and BERT's are written.
+Both versions and mDeBERTa have one architecture. The masked LM head has two sets of names for the same
+function: transformers' class has BERT's names, and Microsoft's files have other names, which transformers
+reads if config.json has `legacy: false`. Both are read, and BERT's are written.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LAYER = "deberta.encoder.layer.{layer}"
 _PROJECTIONS = {"query": "query_proj", "key": "key_proj", "value": "value_proj"}
 _POSITION_PROJECTIONS = {"position_key": "pos_key_proj", "position_query": "pos_query_proj"}
 
-# What transformers takes for fields that config.json leaves out.
+# transformers' defaults for fields that config.json omits.
 _DEFAULTS = {
     "relative_attention": False,
     "position_biased_input": True,
@@ -91,7 +91,7 @@ def _read(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write(config: EncoderConfig) -> dict[str, Any]:
-    """Returns the inverse of `_read`, and the form of the head of masked LM."""
+    """Returns the inverse of `_read`, and the form of the masked LM head."""
     return {
         "pos_att_type": config.position_attention.split("|"),
         "max_relative_positions": config.max_relative_positions or -1,
@@ -106,7 +106,7 @@ def _write(config: EncoderConfig) -> dict[str, Any]:
 
 _ARCHITECTURE = sizes.DEBERTA_ARCHITECTURE | sizes.shape(24, 1536)  # as in transformers
 
-# In transformers: the first token, dense, gelu, and dropout with the rate cls_dropout.
+# transformers computes: the first token, dense, gelu, and dropout with the rate cls_dropout.
 _SEQUENCE = ClassificationHead(dense="head", activation="gelu", drop_out=CLASSIFIER_DROPOUT)
 
 FAMILY = Family(
@@ -130,7 +130,7 @@ FAMILY = Family(
                 **{ours: theirs for ours, theirs in bert.LAYER.items() if ours not in _PROJECTIONS},
             },
         ),
-        # Of the first layer.
+        # Only in the first layer.
         *convolution(f"{LAYERS}/convolution/dense", "deberta.encoder.conv.conv"),
         *modules((f"{LAYERS}/convolution", "deberta.encoder.conv"), {"layer_norm": "LayerNorm"}),
         *modules(("mlm", "cls.predictions.transform"), bert.TRANSFORM),

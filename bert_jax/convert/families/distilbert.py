@@ -24,7 +24,7 @@ _LAYER = {
     "attention_norm": "sa_layer_norm",
     "output_norm": "output_layer_norm",
 }
-# In transformers: pre_classifier, relu, and dropout with the rate seq_classif_dropout.
+# transformers computes: pre_classifier, relu, and dropout with the rate seq_classif_dropout.
 _SEQUENCE = ClassificationHead(dense="head", activation="relu", drop_out=Rate(0.2, "classifier_dropout"))
 
 FAMILY = Family(

@@ -44,7 +44,7 @@ def _of_generator(entries: Iterable[Entry]) -> list[Entry]:
     ]
 
 
-# In transformers: dropout, dense, gelu by erf whatever `hidden_act` is, and dropout.
+# transformers computes: dropout, dense, gelu by erf whatever `hidden_act` is, and dropout.
 _SEQUENCE = ClassificationHead(
     drop_in=CLASSIFIER_DROPOUT, dense="head", activation="gelu", drop_out=CLASSIFIER_DROPOUT
 )
@@ -108,7 +108,7 @@ FAMILY = Family(
     activation="hidden_act",
     constants=_SUMMARY,
     checked={"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"},
-    # transformers' defaults, which config.json may leave out.
+    # transformers' defaults, which config.json may omit.
     fixed=_SMALL,
     tied=(("generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"),),
     others={

@@ -15,7 +15,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import ClassificationHead, MaskedLMHead, Rate
 from bert_jax.tokenization.families import RECORDS
 
-_BASE = sizes.MODERN["modernbert-base"]  # the values of fields that config.json leaves out
+_BASE = sizes.MODERN["modernbert-base"]  # the values of fields that config.json omits
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 _LAYER = "model.layers.{layer}"
 _MASKED_LM = ("masked_lm",)
@@ -94,7 +94,7 @@ def _write(config: EncoderConfig) -> dict[str, Any]:
     kinds = [_LOCAL if config.is_local(i) else _GLOBAL for i in range(config.num_hidden_layers)]
     thetas = {_GLOBAL: config.rotary_theta, _LOCAL: config.local_rotary_theta}
     fields = {
-        "tie_word_embeddings": True,  # of others the masked LM head alone is not read
+        "tie_word_embeddings": True,  # if it is false, only the masked LM head is not read
         "layer_types": kinds,
         "rope_parameters": {k: {"rope_type": "default", "rope_theta": v} for k, v in thetas.items()},
         "global_rope_theta": config.rotary_theta,
@@ -110,7 +110,7 @@ def _write(config: EncoderConfig) -> dict[str, Any]:
     return fields
 
 
-# In transformers: head.dense, gelu, head.norm, and dropout with the rate classifier_dropout.
+# transformers computes: head.dense, gelu, head.norm, and dropout with the rate classifier_dropout.
 _SEQUENCE = ClassificationHead(
     dense="head", dense_bias=False, activation="gelu", norm=True, drop_out=Rate(0.0, "classifier_dropout")
 )
@@ -134,7 +134,7 @@ FAMILY = Family(
             {
                 "attention_output": "attn.Wo",
                 "attention_norm": "attn_norm",
-                # The rows of Wi are those that are activated and then those that these are multiplied by.
+                # The first half of Wi's rows is activated, and multiplied by the second half.
                 "intermediate": "mlp.Wi",
                 "output": "mlp.Wo",
                 "output_norm": "mlp_norm",

@@ -15,7 +15,7 @@ from bert_jax.tokenization import Tokenizer
 
 
 class Format(abc.ABC):
-    """A format in which models are stored in files.
+    """A file format of models.
 
     Attributes:
         name: the value for `--to`.
@@ -46,7 +46,7 @@ class Format(abc.ABC):
     def read_sentence(
         self, path: files.PathLike, config: EncoderConfig, tokenizer: Tokenizer | None
     ) -> SentenceVectors | None:
-        """Returns the settings of sentence vectors in the small files of a checkpoint; None without any."""
+        """Returns the settings of sentence vectors in a checkpoint's small files; None if there are none."""
         return None
 
     def warning(self, model: Model) -> str:
@@ -55,7 +55,7 @@ class Format(abc.ABC):
 
     @abc.abstractmethod
     def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
-        """Writes a model into a local directory that is empty.
+        """Writes a model into an empty local directory.
 
         Raises:
             UserError: the format cannot represent this model.

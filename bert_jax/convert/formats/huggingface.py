@@ -25,7 +25,7 @@ from bert_jax.io import files, json_files
 from bert_jax.models import config as bert_config
 from bert_jax.tokenization.huggingface import CONFIG, read_tokenizer
 
-# Dtypes of weights that are numbers by themselves, and of PyTorch's buffers. Quantized weights have others.
+# Dtypes of unquantized weights, and of PyTorch's buffers. Quantized weights have other dtypes.
 _DTYPES = ("F64", "F32", "F16", "BF16", "I64", "BOOL")
 
 # File names of weights in other formats; all but the last two are pickles or may contain one.
@@ -33,7 +33,7 @@ _OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model
 
 
 class HuggingFace(Format):
-    """A folder as `save_pretrained` of transformers writes it."""
+    """A folder in the format of transformers' `save_pretrained`."""
 
     name = HUGGINGFACE
     title = "Hugging Face folder"
@@ -60,7 +60,7 @@ class HuggingFace(Format):
         return config, read_tokenizer(folder, family.tokenizer)
 
     def read(self, path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
-        """Reads the model in float32, without what only other heads have (see `params_of_head`).
+        """Reads the model in float32, without the parameters of other heads (see `params_of_head`).
 
         Raises:
             UserError: the family is unknown, there are no safetensors, or a tensor is missing, unknown or has
@@ -102,7 +102,7 @@ class HuggingFace(Format):
         return sentences.read(os.fspath(path), config.max_seq_length, tokenizer)
 
     def warning(self, model: Model) -> str:
-        """Returns one line if transformers gives the texts or the pairs of a model other ids, or ""."""
+        """Returns one line if transformers tokenizes texts or pairs differently from the model, or ""."""
         return huggingface_export.tokenizer_warning(model)
 
     def write(
@@ -154,7 +154,7 @@ def _labels(fields: Mapping[str, Any], count: int) -> tuple[str, ...] | None:
 
 def _read_tensors(folder: str) -> dict[str, np.ndarray]:
     there, path = files.names(folder), os.path.join(folder, INDEX)
-    # A model that is saved again, in one file, leaves the index of its former parts there.
+    # A model that is saved again in one file still has the index of its former shards.
     is_divided = INDEX in there and WEIGHTS not in there
     if is_divided:
         index = json_files.read(path, {"weight_map": {str: str}})["weight_map"]
@@ -178,14 +178,14 @@ def load_safetensors(path: str) -> dict[str, np.ndarray]:
         UserError: the file is damaged, or the weights are quantized or not finite.
     """
     try:
-        # `open_read` raises the error of a directory, which safetensors does not.
+        # `open_read` raises an error for a directory; safetensors does not.
         with reading(path), files.local_copy(path) as copy, files.open_read(copy):
             with safetensors.safe_open(copy, "numpy") as file:
                 names = file.keys()
                 for name in names:
                     tensor = file.get_slice(name)
                     dtype, is_matrix = tensor.get_dtype(), len(tensor.get_shape()) > 1
-                    # Counters are no matrices, and position_ids is a buffer.
+                    # Counters are not matrices, and position_ids is a buffer.
                     if dtype not in _DTYPES and is_matrix and not name.endswith("_ids"):
                         raise _quantized(f"{path}: {name} is {dtype}")
             tensors = load_file(copy)

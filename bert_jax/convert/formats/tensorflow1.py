@@ -28,8 +28,7 @@ from bert_jax.objectives.replaced_tokens import generator_config
 
 PREFIX = "bert_model.ckpt"  # the prefix of the released checkpoints
 
-# Fields that a released configuration does not have and that are not compared with their defaults when one is
-# written.
+# Fields that a released configuration lacks; they are not compared with their defaults when one is written.
 _NOT_COMPARED = ("layer_norm_eps", "model_type", *START_FIELDS, *bert_config.DROPOUT_FIELDS)
 
 
@@ -89,7 +88,7 @@ class TensorFlow1(Format):
         return model
 
     def warning(self, model: Model) -> str:
-        """Returns one line on what a TF1 checkpoint does not keep, or ""."""
+        """Returns one line on the properties that a TF1 checkpoint does not store, or ""."""
         is_lost = {
             "the settings of sentence vectors": model.sentence not in (None, SentenceVectors()),
             "the labels": bool(model.labels) and model.labels != _numbered(len(model.labels or ())),
@@ -160,8 +159,8 @@ def from_variables(
 ) -> Model:
     """Returns the model with the variables of a checkpoint; see `TensorFlow1.read`.
 
-    Variables are any objects with a shape that `numpy.asarray` accepts. Of two networks, `config` is the
-    architecture of the discriminator.
+    Variables are any objects with a shape that `numpy.asarray` accepts. If there are two networks, `config`
+    is the architecture of the discriminator.
     """
     family = families.of(config)
 
@@ -171,7 +170,7 @@ def from_variables(
         head = head_of({name.split("/")[0] for name in found.params})
         return Model(config, found.params, head, tokenizer, source=source)
 
-    # Both networks have the tables; a layer tells which of them are there.
+    # Both networks share the tables, so a layer tells which network is present.
     layers = {
         kind: one.names[kind].format(layer=0)
         for one in family.table
@@ -203,7 +202,7 @@ def _read_config(folder: str) -> tuple[bert_config.EncoderConfig, Family]:
 
 
 def read_tokenizer(folder: str, family: Family) -> tokenization.Tokenizer | None:
-    """Returns the tokenizer of the vocabulary in a folder; None without one."""
+    """Returns the tokenizer of the vocabulary in a folder, or None."""
     record = family.tokenizer
     path = tokenization.find(folder, record.kind)
     if path is None:

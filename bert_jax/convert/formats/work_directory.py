@@ -28,7 +28,7 @@ from bert_jax.objectives.replaced_tokens import GENERATOR, generator_config, gen
 from bert_jax.tokenization import Tokenizer
 from bert_jax.workdir import run_directory
 
-# Parameters of heads that no other program has: of a BiLSTM, and of late interaction.
+# Parameters of heads that no other program has: BiLSTM and late interaction.
 _ONLY_OF_RUNS = re.compile(rf"({LSTM}|classifier)/(forward|backward)_|{TOKEN_VECTORS.name}/")
 _TYPES_OF_TASKS = {
     "multilabel": "multi_label_classification",
@@ -74,7 +74,7 @@ class WorkDirectory(Format):
         auxiliary = [f"{DISTILLATION}/", *(["mlm/"] if run["config"].get("lm_weight") else [])]
         sentence = SentenceVectors(**run["sentence"]) if run.get("sentence") else None
         if sentence and run["command"] != COMMAND:
-            # A classifier of pairs of vectors, and what restores texts from them.
+            # A classifier of pairs of vectors, and the parameters that restore texts from vectors.
             auxiliary += ["classifier/", "mlm/", f"{DECODER}/"]
         params = {name: x for name, x in stored.items() if not name.startswith(tuple(auxiliary))}
         if any(map(_ONLY_OF_RUNS.match, params)):
@@ -90,7 +90,7 @@ class WorkDirectory(Format):
         groups = {name.split("/")[0] for name in params}
         head = head_of(groups, *([given] if families.CLASSIFIER in params and given else []))
         if head == "none" != given and run["command"] in (COMMAND, "pretrain"):
-            # Of a masked LM head that is the word embeddings alone there is no parameter.
+            # A masked LM head that only uses the word embeddings has no parameters.
             head = "none" if families.of(config).masked_lm.has_parameters else "masked_lm"
         params = params_of_head(params, head, families.of(config), source, log)
         problem_type = ""
@@ -102,7 +102,7 @@ class WorkDirectory(Format):
     def read_sentence(
         self, path: files.PathLike, config: bert_config.EncoderConfig, tokenizer: Tokenizer | None
     ) -> SentenceVectors | None:
-        """Returns the vectors of a run that has them, and else the pooling that pre-training recorded."""
+        """Returns the sentence vectors of a run, or else the pooling that pre-training recorded."""
         run = run_directory.read_run(path)
         if run.get("sentence"):
             return SentenceVectors(**run["sentence"])
@@ -113,7 +113,7 @@ class WorkDirectory(Format):
         """Writes config.json, the vocabulary and checkpoints/0.
 
         Raises:
-            UserError: the model has no vocabulary, without which no run could be initialized from it.
+            UserError: the model has no vocabulary, so no run could be initialized from it.
         """
         if model.tokenizer is None:
             raise UserError(f"{model.source}: it has no vocabulary; name it by --vocab=FILE")
@@ -164,8 +164,8 @@ def _base_of_updates(path: files.PathLike, config: Mapping[str, Any]) -> str:
     file = os.path.join(run_directory.find_root(path), run_directory.REPORT_FILE)
     # Earlier versions recorded no base.
     recorded = json_files.read(file, {"base?": str}).get("base", "") if files.exists(file) else ""
-    # Where it is no more, it may have moved with the run. A run that went on from the updates of `init_from`
-    # has the base of these.
+    # If the base no longer exists, it may have moved with the run, and `init_from` is used. A run that
+    # continued the updates of `init_from` has their base.
     goes_on = config.get("adapter", {}).get("init") == "init_from"
     return recorded if recorded and (goes_on or files.exists(recorded)) else named
 
@@ -181,7 +181,7 @@ def _networks(
     if not any(name.startswith(f"{GENERATOR}/") for name in params):
         return params, None
     own = {name: x for name, x in params.items() if not name.startswith(f"{GENERATOR}/")}
-    if "discriminator/out/kernel" in own:  # a variant has a masked LM head too, which no class has
+    if "discriminator/out/kernel" in own:  # a variant also has a masked LM head, and no class has both
         own = {name: x for name, x in own.items() if not name.startswith("mlm/")}
     options = run["config"]["replaced_tokens"]
     # Earlier versions did not record the number of layers.
