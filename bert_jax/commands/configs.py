@@ -30,7 +30,7 @@ with epy.lazy_imports():
 
 ARGUMENTS = "[NAME]"
 
-_VALUES_WIDTH = 44  # of the column of names and values
+_VALUES_WIDTH = 44  # width of the column of names and values
 
 
 def define_flags(define: Define) -> None:

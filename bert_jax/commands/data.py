@@ -94,7 +94,7 @@ def summary(manifest: dict[str, Any]) -> list[str]:
 
 
 def _rules(manifest: dict[str, Any]) -> str:
-    """Returns the languages by whose rules paragraphs were split; "" if all text is split as by default."""
+    """Returns the languages whose rules split the paragraphs; "" if the default rules split all text."""
     rules = manifest.get("sentence_language", "")
     if isinstance(rules, dict):
         return ", ".join(f"{code} for {name}" for name, code in rules.items())

@@ -126,7 +126,7 @@ def probe() -> dict[str, Any]:
 def probe_in_child(seconds: float = PROBE_SECONDS) -> dict[str, Any]:
     """Runs `probe` in another process, since a driver may hang or crash; then returns {"error": line}."""
     code = f"import json, {__name__} as doctor; print('PROBE' + json.dumps(doctor.probe()))"
-    # Otherwise jax would take most of the memory of a GPU that a run may be using.
+    # Otherwise jax would allocate most of the memory of a GPU that a run may be using.
     env = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
     command = [sys.executable, "-c", code]
     options: dict[str, Any] = dict(capture_output=True, text=True, stdin=subprocess.DEVNULL)

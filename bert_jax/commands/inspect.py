@@ -34,7 +34,7 @@ with epy.lazy_imports():
 
 _KINDS = "records, a vocabulary, a work directory or a checkpoint"
 _MOST_PROBLEMS = 20
-_SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")  # named first
+_SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")  # listed first
 
 _METADATA = "_CHECKPOINT_METADATA"  # a file of each step
 
@@ -77,7 +77,7 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
         vocab: the vocabulary of records that other programs made.
 
     Raises:
-        UserError: the content of the path is not known, or has no use for `vocab`.
+        UserError: the content of the path is unknown, or does not use `vocab`.
     """
     path = str(convert.local_path(path))
     if not files.exists(path):
@@ -101,7 +101,7 @@ def inspect_checkpoints(path: str):
     """Returns a report on every step of a work directory, or on one step, compared with its checksums."""
     is_step = files.exists(os.path.join(path, _METADATA))
     report = inspection.Report(path, "checkpoint" if is_step else "work directory")
-    steps = {files.name(files.absolute(path)): path}  # by the names that the report has for them
+    steps = {files.name(files.absolute(path)): path}  # by their names in the report
     if not is_step:
         names = files.names(os.path.join(path, "checkpoints"))
         report.facts["set_aside"] = sorted(name for name in names if name.startswith("bad-"))
@@ -154,12 +154,12 @@ def inspect_model(path: str):
 
 
 def _parts(names: Iterable[str]) -> str:
-    """Returns the parameter groups, which are the encoder and the heads that a model has."""
+    """Returns the parameter groups of a model: the encoder and the heads."""
     return ", ".join(dict.fromkeys(name.split("/")[0] for name in names))
 
 
 def _family(config: model_config.EncoderConfig, tokenizer: tokenization.Tokenizer | None) -> dict[str, Any]:
-    """Returns the family of a model, its sizes, what it computes otherwise than BERT, and its vocabulary."""
+    """Returns the family of a model, its sizes, its differences from BERT, and its vocabulary."""
     defaults, own = model_config.EncoderConfig().to_dict(), config.to_dict()
     sizes = dict.fromkeys((*_SIZES, *model_config.SIZE_FIELDS))
     usual = {*sizes, *model_config.DROPOUT_FIELDS, *model_config.EXECUTION_FIELDS, "model_type"}

@@ -103,7 +103,7 @@ def _unlabeled(flags: absl_flags.FlagValues, model: predictor.Predictor) -> Any:
     model.find_columns(path, flags.format)
     options = shared.text_columns(flags) | shared.present(flags, "id")
     examples = model.task.read_unlabeled(path, test=flags.split == "test", format=flags.format, **options)
-    examples.check(0)  # the predictions have a row for each
+    examples.check(0)  # the predictions have a row for each example
     return examples
 
 
@@ -140,7 +140,7 @@ def _submit(flags: absl_flags.FlagValues) -> int:
             try:
                 path = model.file(split)
             except UserError:
-                if split != "diagnostic":  # which does not count in GLUE's score
+                if split != "diagnostic":  # it does not count in GLUE's score
                     raise
                 continue
             if not path:

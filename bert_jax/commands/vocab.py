@@ -80,7 +80,7 @@ def _progress(output: str) -> Iterator[Progress]:
     """Shows the progress of reading text.
 
     Args:
-        output: the file to write, which an error is about if it names no other.
+        output: the file to write; errors without a file name refer to it.
 
     Raises:
         UserError: a file cannot be read, or the output cannot be written there.
