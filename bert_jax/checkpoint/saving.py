@@ -59,7 +59,7 @@ class Checkpointer:
         keep: the number of newest steps to keep.
         keep_every: steps that are a multiple of this number are never deleted; 0 means none.
         log: called with one line when a damaged step is renamed.
-        waiting: makes the context in which saves and waits for their end, which may take long, run.
+        waiting: returns the context in which to save, or to wait for the end of a save, which may take long.
 
     Attributes:
         path: the absolute path of the directory.

@@ -70,7 +70,7 @@ class FinetuneConfig(RunConfig):
     of_tasks: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the fields that a config file has, including those of tasks, and `steps`."""
+        """Returns the fields of a config file, including the tasks' fields, and `steps`."""
         found = super().to_dict() | ({"steps": self.steps} if self.steps else {})
         for name, value in self.of_tasks.items():
             *parents, last = name.split(".")

@@ -1,7 +1,7 @@
 """Makes rows of the google schema: next-sentence pairs with static masks.
 
-The instances equal those of google-research/bert (create_pretraining_data.py), because the same random
-numbers are sampled in the same order.
+The instances equal google-research/bert's (create_pretraining_data.py): the same random numbers are sampled
+in the same order.
 """
 
 from __future__ import annotations
