@@ -1,4 +1,4 @@
-"""Chooses the few parameters that are trained in place of all: LoRA, BitFit, adapters, the head alone."""
+"""Parameter-efficient training of a few parameters instead of all: LoRA, BitFit, adapters, head only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bert_jax.objectives.base import Objective, Params
 from bert_jax.objectives.distillation import DISTILLATION
 from bert_jax.settings.run_config import BOTTLENECKS, AdapterConfig, RunConfig
 
-# By `adapter.kind`: a regular expression of the parameters that are trained in addition to the head.
+# By `adapter.kind`: a regular expression for the parameters that are trained in addition to the head.
 _BOTTLENECK = r"encoder/(.*/)?\w+_adapter/.*"
 _KINDS = {
     "lora": "",
@@ -31,13 +31,13 @@ _TARGETS = ("query", "key", "value", "attention_output", "intermediate", "output
 
 
 def adapt(objective: Objective, config: AdapterConfig, head: Collection[str] = ()) -> Objective:
-    """Returns the objective with all parameters frozen that an adapter does not train.
+    """Returns the objective with all parameters frozen, except those that an adapter trains.
 
     Args:
         objective: a training objective.
-        config: the adapter; one without a kind returns the objective.
-        head: the parameter groups of the head that are always trained, such as "classifier". If there are
-            none, as in pre-training, the head is frozen too, except by the kind "head".
+        config: the adapter. Without a kind, the objective is returned unchanged.
+        head: the parameter groups of the head that are always trained, such as "classifier". If the list is
+            empty, as in pre-training, the head is also frozen, unless the kind is "head".
 
     Raises:
         UserError: a value of the configuration is not valid for this objective.
@@ -51,7 +51,7 @@ def adapt(objective: Objective, config: AdapterConfig, head: Collection[str] = (
     groups = dict.fromkeys(name.split("/")[0] for name in shapes)
     if kind == "head" and not head:
         head = [group for group in groups if group not in ("encoder", "pooler")]
-    # What only the comparison with a teacher has is new and thus trained.
+    # Parameters that only distillation uses are new, and therefore trained.
     groups_trained = (*head, DISTILLATION)
     patterns = [_KINDS[kind], *(f"{re.escape(group)}/.*" for group in groups_trained), config.train]
     trained = [re.compile(pattern) for pattern in patterns if pattern]
@@ -110,10 +110,10 @@ def load_initial(
     Args:
         config: the configuration of the run.
         objective: the training objective.
-        abstract_params: see `convert.load_params`; all parameters of the model.
+        abstract_params: all parameters of the model; see `convert.load_params`.
         log: called with one line of text for each notice.
-        new_groups: parameter groups that are always new, because those of the checkpoint may be for other
-            labels.
+        new_groups: parameter groups that are always newly initialized, because the checkpoint's groups may
+            be for other labels.
         ignore: a regular expression in addition to `init_ignore`.
 
     Returns:

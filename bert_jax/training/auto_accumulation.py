@@ -37,15 +37,15 @@ def search(
 ) -> tuple[int, float]:
     """Returns the fewest microbatches that fit, or the most if none does, and the bytes that they need.
 
-    Of the memory that a program needs beyond `fixed`, one with more microbatches needs at least the
-    proportion of its rows, because gradients take the same. Numbers that cannot fit are not compiled.
+    With more microbatches, the memory beyond `fixed` decreases at most in proportion to the rows, because
+    gradients take the same space. Numbers of microbatches that cannot fit are not compiled.
 
     Args:
         candidates: numbers of microbatches, ascending.
         needed_by: compiles the program with a number of microbatches and returns the bytes that it needs on
-            each device; infinity if the compiler refuses it without a figure.
-        fixed: bytes that every program needs on each device: its arguments.
-        limit: bytes that it may need.
+            each device; infinity if the compiler fails without a figure.
+        fixed: bytes of the program's arguments on each device, which every program needs.
+        limit: bytes that the program may need.
     """
     whole_batch = 0.0  # a lower bound of the bytes of one microbatch beyond the fixed ones
     for number in candidates:
@@ -71,17 +71,17 @@ def choose(
 ) -> Config:
     """Returns the configuration with `accumulate_steps` resolved.
 
-    The number is written to config.json. A run that resumes keeps it, if it still divides the batch. Every
-    process of a run has to call the function.
+    The number is written to config.json. A resumed run keeps it if it still divides the batch. Every process
+    of a run has to call the function.
 
     Args:
-        config: the configuration of the run, which is returned if it has a number.
+        config: the configuration of the run. It is returned unchanged if it has a number.
         objective: the training objective.
         workdir: the work directory, whose run has been opened.
         largest_batch: maps a number of microbatches to this process's rows of the batch of the largest shape.
         log: called with one line that describes the choice.
         batch_sizes: rows of the global batches, if they differ.
-        limit: bytes of memory of each device; by default what the devices report.
+        limit: bytes of memory of each device; by default the value that the devices report.
 
     Raises:
         UserError: a batch does not fit, even if each microbatch has one row on each device.
@@ -128,7 +128,7 @@ def _fitting(
 
     batch = sharding.global_batch(largest_batch(1), mesh)
     batch_bytes = device_memory.bytes_on_device(batch)
-    room = limit - batch_bytes  # The next batch is on the devices, too.
+    room = limit - batch_bytes  # The next batch is also on the devices.
     number, needed = search(candidates, needed_by, device_memory.bytes_on_device(state) + batch_bytes, room)
     total = next(iter(batch.values())).shape[0] // (mesh.shape["data"] * mesh.shape["fsdp"])
     at_a_time = f"{total // number} of {counted(total, 'row')} at a time on each device"

@@ -77,7 +77,7 @@ class EvaluationContext:
     def dispatch(
         self, function: sharding.MeshFunction, params: Any, batch: Mapping[str, jax.Array], *args: Any
     ) -> Any:
-        """Returns `function(params, batch, *args)`; the limit of the watchdog is not for its compilation."""
+        """Returns `function(params, batch, *args)`; the watchdog's limit does not include compilation."""
         with self.watchdog.paused():
             return function(params, batch, *args)
 
@@ -150,7 +150,7 @@ class RecordEvaluator(Evaluator):
             rows of each batch. Batches may have a few different shapes; the eval step is compiled for each.
         batch_size: rows of a global batch.
         every: see `Evaluator`.
-        total: number of batches, for the progress bar, if it is known.
+        total: number of batches for the progress bar, if known.
         name: see `Evaluator`.
     """
 
@@ -201,8 +201,8 @@ class BestCheckpoint(Evaluator):
     """Wraps an evaluator and saves the parameters with its best score.
 
     The parameters are saved in `best/STEP` of the work directory, and the step and the scores in best.json.
-    The run stops early after `patience` evaluations in a row without a better score. With several processes,
-    all of them construct it.
+    The run stops early after `patience` evaluations in a row without a better score. In a run of several
+    processes, all of them have to construct it.
 
     Args:
         evaluator: the evaluator that returns the scores. Its metric `loss` is written to metrics.jsonl, but
@@ -258,7 +258,7 @@ class BestCheckpoint(Evaluator):
         score, before = metrics[self._metric], best["scores"][self._metric] if best else None
         nan, nan_before = math.isnan(score), before is not None and math.isnan(before)
         is_best = before is None or (nan_before and not nan) or self._sign * score > self._sign * before
-        # Of equal scores, that of the first step is the best, also if a killed run comes to the step again.
+        # If scores are equal, the first step is the best, also if a killed run repeats the step.
         equal = score == before or (nan and nan_before)
         is_best = is_best or (best is not None and equal and step <= best["step"])
         last_step = best["last_step"] if best and not is_best else 0
@@ -267,7 +267,7 @@ class BestCheckpoint(Evaluator):
                 path = os.path.join(self._workdir.path, BEST)
                 saved = checkpoint.Checkpointer(path, keep=1 << 30, log=self._log)  # deleted below
                 cleanup.enter_context(contextlib.closing(saved))
-                saved.delete(step)  # of steps of the run that were lost
+                saved.delete(step)  # left over if a killed run repeats the step
                 saved.save(step, state.model_parameters)
                 saved.wait()
                 scores = {name: x for name, x in metrics.items() if name != "loss" or self._metric == "loss"}
@@ -287,7 +287,7 @@ class BestCheckpoint(Evaluator):
     def should_stop(self, step: int) -> bool:
         """Returns whether `patience` evaluations in a row have not improved the score.
 
-        A run that was killed before it saved the last step that was evaluated trains up to that step again.
+        A run that was killed before it saved the last evaluated step first trains up to that step again.
         """
         if not (self._patience and self.best and step >= self.best["last_step"]):
             return False
@@ -295,7 +295,7 @@ class BestCheckpoint(Evaluator):
 
 
 def read_best(directory: files.PathLike) -> dict[str, Any] | None:
-    """Returns the content of best.json in a work directory, or None if there is no such file."""
+    """Returns the content of best.json in a work directory, or None if the file does not exist."""
     path = os.path.join(directory, BEST_FILE)
     return json_files.read(path, _BEST) if files.exists(path) else None
 
@@ -305,8 +305,8 @@ def missed(
 ) -> list[Evaluator]:
     """Returns the evaluators that were due at a step but had not finished when the process ended.
 
-    They are those of which process 0 sees no result; all processes have to call it, and to evaluate them
-    together.
+    Process 0 decides by the results that it sees. All processes have to call this function, and have to
+    evaluate the result together.
 
     Args:
         evaluators: all evaluators of the run.
@@ -325,5 +325,5 @@ def missed(
 
 
 def is_due(step: int, every: int, last: int) -> bool:
-    """Returns whether an action is due that happens every `every` steps (0: never) and at the last step."""
+    """Returns whether an action is due at a step: every `every` steps (0: never), and at the last step."""
     return step == last or (every > 0 and step % every == 0)

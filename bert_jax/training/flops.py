@@ -27,8 +27,7 @@ from bert_jax.objectives.embedding.denoising import DECODER, DenoisingAutoEncode
 from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.objectives.replaced_tokens import GENERATOR, ReplacedTokens
 
-# What the dense layers of a parameter group are applied to. As usual, output layers of a few classes are not
-# counted.
+# The inputs of each group's dense layers. As usual, output layers of a few classes are not counted.
 _APPLIED_TO = {
     "encoder": "token",
     "mlm": "prediction",
@@ -39,10 +38,10 @@ _APPLIED_TO = {
     LSTM: "token",
     TOKEN_VECTORS.name: "token",
 }
-_FACTORS = ("/kernel", "/recurrent")  # what the names of the parameters of matrix products end with
+_FACTORS = ("/kernel", "/recurrent")  # suffixes of the names of weights in matmuls
 
 
-# About what a train step takes to compile, reaches of an accelerator's peak, and computes a second on CPUs.
+# Approximate compile time of a train step, fraction of an accelerator's peak, and FLOP/s on CPUs.
 _COMPILE_SECONDS, _REACHED, _CPU_RATE = 10.0, 0.3, 5e10
 
 # The order in which the parts of a layer are computed.
@@ -60,20 +59,20 @@ class RowFlops:
 
     Only the FLOPs that the model requires are counted. Embedding lookups and rematerialization are free, and
     the masked LM head runs on the predicted positions only. Attention is counted over the whole row, even if
-    packed sequences do not attend to each other, and tokens of a causal model not to later ones; local layers
-    are counted for their windows only. Disentangled attention has a product of all pairs for each of its
-    terms; the table of distances is multiplied once for all rows, which is not counted.
+    packed sequences do not attend to each other, or tokens of a causal model to later ones. Local layers are
+    counted for their windows only. Disentangled attention has a matmul of all pairs for each of its terms.
+    The table of distances is multiplied once for all rows, which is not counted.
 
-    A product costs the same three times: in the forward pass, for the gradient of its input, and for that of
-    its weights. Frozen weights have no gradient, and an input has none if nothing below it is trained.
+    A matmul has three parts of equal cost: the forward pass, and the gradients of its input and its weights.
+    Frozen weights have no gradient, nor has an input if no parameter below it is trained.
 
     Attributes:
         config: the architecture of the encoder.
-        token: multiplications in the matrix products of a forward pass for each token, each counted for the
-            share that is computed of the three times.
-        prediction: those for each predicted position.
-        sequence: those for each [CLS] token.
-        scores: that share for the products of attention, of each layer.
+        token: multiplications in the matmuls of a forward pass for each token, each weighted by the fraction
+            of the three parts that is computed.
+        prediction: the same for each predicted position.
+        sequence: the same for each [CLS] token.
+        scores: the fraction for the matmuls of attention in each layer.
     """
 
     config: EncoderConfig
@@ -88,7 +87,7 @@ class RowFlops:
 
         Args:
             objective: an objective with the configuration of its encoder.
-            trains: whether the parameter of a name in a layer has a gradient; by default, the objective says.
+            trains: maps a parameter's name in a layer to whether it has a gradient. Default: the objective's.
         """
         config = encoder_config(objective)
         assert config is not None
@@ -107,7 +106,7 @@ class RowFlops:
         decoder = config.num_hidden_layers - 1 if config.mask_decoder and predicts else None
 
         def uses(name: str) -> int:
-            # The mask decoder is the last layer, which is applied to two queries and one set of keys.
+            # The mask decoder is the last layer, applied to two sets of queries and one set of keys.
             layer, parts = _place(name, config)[0], name.split("/")
             return 2 if layer == decoder and "key" not in parts and "value" not in parts else 1
 
@@ -121,7 +120,7 @@ class RowFlops:
             size = config.embedding_width * config.vocab_size
             counts["prediction"] += size * share("mlm", "encoder/embeddings/word_embeddings")
         layers = [f"encoder/layers/{layer}/scores" for layer in range(config.num_hidden_layers)]
-        # Both factors of these products are activations. A BiLSTM has no layers, and no attention in them.
+        # Both operands of these matmuls are activations. A BiLSTM has no encoder layers and no attention.
         scores = tuple(
             bool(numbers) * uses(each) * (1 + 2 * (_place(each, config) > lowest)) / 3 for each in layers
         )
@@ -146,11 +145,11 @@ class RowFlops:
 def row_flops(objective: Objective, left_to_right: bool = False) -> Callable[..., float]:
     """Returns the function (length, predictions=0, sequences=1) that returns the model FLOPs of one row.
 
-    They are those of all models that a step computes. One without a backward pass has a third of them.
+    They include all models that a step computes. A model without a backward pass counts for one third.
 
     Args:
         objective: the objective.
-        left_to_right: whether the step is one of `CausalThenMasked` that learns left to right.
+        left_to_right: whether it is a step of the causal phase of `CausalThenMasked`.
     """
     trains = _weight_gradients(objective)
     while isinstance(objective, PartlyFrozen):
@@ -204,10 +203,10 @@ def _place(name: str, config: EncoderConfig) -> tuple[float, int]:
 
 
 class Peak(NamedTuple):
-    """Peak FLOP/s of one JAX device, without sparsity, in products of bfloat16 and of float32 operands.
+    """Peak FLOP/s of one JAX device, without sparsity, in matmuls of bfloat16 and of float32 operands.
 
     The two cores of a TPU v4 or v5p chip are one JAX device. Each of the two cores of a TPU v2, v3 or TPU7x
-    chip is one, with half of the chip's peak (https://cloud.google.com/tpu/docs/v3, docs/tpu7x).
+    chip is a device, with half of the chip's peak (https://cloud.google.com/tpu/docs/v3, docs/tpu7x).
     """
 
     bfloat16: float
@@ -219,7 +218,7 @@ def _tpu(bfloat16: float) -> Peak:
 
 
 # With JAX's default precision, XLA rounds float32 operands to bfloat16 on TPUs, and to TF32 on NVIDIA GPUs
-# since Ampere. Older GPUs support neither TF32 nor bfloat16 products, so XLA computes both in float32.
+# since Ampere. Older GPUs support neither TF32 nor bfloat16 matmuls, so XLA computes both in float32.
 PEAKS = {
     "TPU v2": _tpu(45e12 / 2),
     "TPU v3": _tpu(123e12 / 2),
@@ -258,12 +257,12 @@ def find_peak(device_kind: str) -> Peak | None:
 
 
 def peak_flops(device: jax.Device, dtype: str) -> float:
-    """Returns the peak FLOP/s of one device in matrix products.
+    """Returns the peak FLOP/s of one device in matmuls.
 
     Args:
-        device: the device. The peak is that of the vendor's data sheet if `PEAKS` has the device's
-            kind, and is measured with a few large matrix products otherwise.
-        dtype: the dtype of the products: "float32", "bfloat16" or "auto".
+        device: the device. The peak is taken from the vendor's data sheet if `PEAKS` has the device's kind,
+            and is otherwise measured with a few large matmuls.
+        dtype: the dtype of the matmuls: "float32", "bfloat16" or "auto".
     """
     dtype = dispatch.resolve_dtype(dtype, platform.target_of(device))
     if peak := find_peak(device.device_kind):
@@ -272,9 +271,9 @@ def peak_flops(device: jax.Device, dtype: str) -> float:
 
 
 def compilation_flops(mesh: jax.sharding.Mesh, dtype: str) -> float:
-    """Returns about how many model FLOPs the devices compute in the time that a train step compiles.
+    """Returns an estimate of the model FLOPs that the devices compute in the compile time of a train step.
 
-    Nothing is measured, so that decisions that depend on it are the same when a run resumes.
+    It measures nothing, so that decisions that depend on it are the same when a run resumes.
     """
     device = mesh.devices.flat[0]
     if find_peak(device.device_kind) is None:
@@ -286,14 +285,15 @@ def compilation_flops(mesh: jax.sharding.Mesh, dtype: str) -> float:
 def share_of_peak(rate: float, peak: float) -> float | None:
     """Returns the model FLOPs utilization (MFU), `rate / peak`, both in FLOP/s.
 
-    The result is None if the peak is not known (0), or was measured while other programs ran and is exceeded.
+    The result is None if the peak is not known (0), or if other programs ran while it was measured and the
+    rate exceeds it.
     """
     return rate / peak if 0 < rate <= peak else None
 
 
 @functools.cache
 def measured_matrix_rate(platform: str, dtype: str) -> float:
-    """Returns the FLOP/s of the fastest of ten products of 2048 x 2048 matrices, on CPUs of the host."""
+    """Returns the FLOP/s of the fastest of ten matmuls of 2048 x 2048 matrices on the host's CPUs."""
     size = 2048
     x = jax.device_put(jnp.ones((size, size), dtype), jax.local_devices(backend=platform)[0])
     product = jax.jit(lambda x: matmul.matmul(x, x, (1, 0)))

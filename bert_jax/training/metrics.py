@@ -27,7 +27,7 @@ with epy.lazy_imports():
     from tensorboardX.proto import event_pb2, summary_pb2
 
 _FILE = "metrics.jsonl"
-# Without a terminal, a line says how far a run or an evaluation is after so long without another line.
+# Without a terminal, a line shows the progress of a run or an evaluation if there was no line for this time.
 _QUIET_STEPS, _QUIET_STAGE = 60.0, 10.0  # seconds
 _FLUSH_SECONDS = 60.0  # The interval between flushes of the files, and between their uploads.
 
@@ -53,16 +53,16 @@ class MetricsWriter:
 
     `metrics.jsonl` has one line per step and kind: {"step": 100, "kind": "train", "loss": 7.1, ...}. Values
     that are not finite are written as null. The files of a remote directory are written to a local one and
-    uploaded by a thread. On a terminal, a progress bar below the lines shows the time left; elsewhere, a line
-    says how far the run is after a minute without another one.
+    uploaded by a thread. On a terminal, a progress bar below the lines shows the time left. Elsewhere, a line
+    shows the progress after a minute without another line.
 
     Args:
         directory: the work directory, for these files and tensorboard/; None to write no files.
         total_steps: the number of steps of the run, for the time left; 0 if it is not known.
-        primary: whether this process writes. One process of a run does.
+        primary: whether this process writes; exactly one process of a run writes.
         terminal: whether stdout is a terminal; None to detect it.
-        trackers: "wandb" to log to Weights & Biases as well, else "".
-        config: the configuration of the run, for it.
+        trackers: "wandb" to also log to Weights & Biases, else "".
+        config: the configuration of the run, for the trackers.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class MetricsWriter:
     def rewind(self, step: int) -> None:
         """Opens the files, and removes the metrics of steps after `step`, from which the run resumes.
 
-        An incomplete last line is removed too.
+        An incomplete last line is also removed.
         """
         self._resumed, self._begin = step, None
         if self._bars:
@@ -171,8 +171,8 @@ class MetricsWriter:
         """Shows the progress of a stage, such as an evaluation.
 
         It yields a function (units done) or (units done, total); the latter is for totals that are
-        not known in advance. Without a terminal, a stage without units says that it begins, and others how
-        far they are after ten seconds without another line.
+        not known in advance. Without a terminal, a line announces a stage without units, and shows the
+        progress of other stages after ten seconds without another line.
         """
         if self._bars:
             bars, task = self._bars, self._bars.add_task(name, total=total, unit=unit)
@@ -210,7 +210,7 @@ class MetricsWriter:
         try:
             print(text, flush=True)
         except OSError as error:
-            # `tee` ends with a Ctrl-C that the run is about to save a step for; a disk may be full of logs.
+            # Ctrl-C also ends `tee`, while the run still has to save a step. Logs may also fill the disk.
             signals.discard_output()
             gone = isinstance(error, BrokenPipeError)
             what = "nothing reads the output any more" if gone else f"the output: {error.strerror or error}"
@@ -219,7 +219,7 @@ class MetricsWriter:
     def flush(self) -> None:
         """Flushes all files, so that they survive the process. It is called before a step is saved.
 
-        Remote files are uploaded in the background: a process that is killed at once loses the last lines.
+        Remote files are uploaded in the background. The last lines are lost if the process is killed now.
         """
         with self._storing():
             if self._events:
@@ -276,7 +276,7 @@ class MetricsWriter:
 def _rewind(path: str, local: str, step: int) -> None:
     """Writes the lines of `path` up to a step to `local`.
 
-    Earlier versions continued a long remote file in others (see `json_files.line_files`), which are joined.
+    Earlier versions split a long remote file into several (see `json_files.line_files`), which are joined.
     """
     parts = json_files.line_files(path)
     text = "".join(files.read(part).decode("utf-8", "replace") for part in parts.values())
@@ -301,12 +301,12 @@ def _step_of(line: str) -> float:
 class _Uploads:
     """Copies the files of a local directory to a remote one, in a thread, whenever they have changed.
 
-    An upload that fails is logged. The local files stay, so that later uploads include what it lacks.
+    A failed upload is logged. The local files stay, so later uploads include the missing content.
     """
 
     def __init__(self, source: str, target: str, log: Callable[[str], None]):
         self._source, self._target, self._log = source, target, log
-        self._sizes: dict[str, int] = {}  # of the files that are uploaded
+        self._sizes: dict[str, int] = {}  # sizes of the uploaded files
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="metrics-upload")
         self._last: concurrent.futures.Future[None] | None = None
 
@@ -328,7 +328,7 @@ class _Uploads:
         for name in files.walk(self._source):
             path, target = os.path.join(self._source, name), os.path.join(self._target, name)
             if files.size(path) != self._sizes.get(name):
-                content = files.read(path)  # at once, since the file may grow
+                content = files.read(path)  # in one call, because the file may grow
                 files.make_directory(files.parent(target))
                 atomic.write_file(target, content)
                 self._sizes[name] = len(content)
@@ -360,10 +360,10 @@ class _Events:
 
 
 class _WeightsAndBiases:
-    """The run in Weights & Biases, which is dropped with a warning if it fails.
+    """The run in Weights & Biases. After a failure, it logs a warning and stops logging to W&B.
 
-    Where and as whom it logs is set by `wandb login`, WANDB_PROJECT and WANDB_MODE. A run that resumes
-    continues in the same run of W&B, whose id is in the work directory. W&B ignores steps that come again.
+    `wandb login`, WANDB_PROJECT and WANDB_MODE configure the account and the project. A resumed run continues
+    in the same W&B run, whose id is in the work directory. W&B ignores repeated steps.
     """
 
     def __init__(self, directory: str, config: Mapping[str, Any], warn: Callable[[str], None]):
@@ -376,7 +376,7 @@ class _WeightsAndBiases:
         id_ = files.read(path).decode().strip() if files.exists(path) else ""
         options = {} if files.is_remote(self._directory) else {"dir": self._directory}
         options |= {"id": id_, "resume": "allow"} if id_ else {}
-        sys.argv[1:] = map(hide_secrets, sys.argv[1:])  # which W&B uploads, too
+        sys.argv[1:] = map(hide_secrets, sys.argv[1:])  # W&B uploads the arguments
         with self._guarded():
             self._run = wandb.init(
                 name=files.name(self._directory),
@@ -406,14 +406,14 @@ class _WeightsAndBiases:
 
 
 def read_metrics(directory: files.PathLike, kind: str | None = None) -> list[dict]:
-    """Returns the lines of metrics.jsonl in a work directory, or those of one kind; [] without the file."""
+    """Returns the lines of metrics.jsonl in a work directory, or only one kind; [] without the file."""
     rows = json_files.read_line_files(os.path.join(directory, _FILE))
     rows = (row for row in rows if json_files.is_of(row.get("step"), int))
     return [row for row in rows if kind is None or row.get("kind") == kind]
 
 
 def metrics_of_run(directory: files.PathLike) -> list[dict]:
-    """Returns the lines of metrics.jsonl in a work directory, or raises UserError if there are none."""
+    """Returns the lines of metrics.jsonl in a work directory. Raises UserError if it has no lines."""
     rows = read_metrics(directory)
     if not rows:
         raise UserError(

@@ -1,6 +1,6 @@
 """Optimizers by name, and parameter groups for weight decay, learning rates and freezing.
 
-The optimizers are the Adam of google-research/bert, LAMB, StableAdamW, and those of optax. Each returns a
+The optimizers are the Adam of google-research/bert, LAMB, StableAdamW, and optax's optimizers. Each returns a
 descent direction, which the train step multiplies by the learning rate. The learning rate depends only on the
 step of the run, so skipped steps do not shift the schedule.
 
@@ -82,10 +82,10 @@ class Layers:
 
 
 def decay_mask(params: Any, layers: Layers, no_decay: str = NO_DECAY) -> Any:
-    """Returns the mask of the parameters with weight decay, which `no_decay` does not match.
+    """Returns the mask of the parameters with weight decay, whose names do not match `no_decay`.
 
-    It is a tree of bools, and of float32 arrays [layers, 1, ...] with values 1 and 0 if the layers of a
-    parameter differ.
+    It is a tree of bools, or of float32 arrays [layers, 1, ...] of ones and zeros for parameters whose layers
+    differ.
     """
     pattern = _compiled("no_decay", no_decay)
     mask = layers.by_name(params, lambda name: not pattern.fullmatch(name))
@@ -93,7 +93,7 @@ def decay_mask(params: Any, layers: Layers, no_decay: str = NO_DECAY) -> Any:
 
 
 def freeze(objective: Objective, *patterns: str) -> Objective:
-    """Returns the objective with those parameters frozen that a regular expression matches.
+    """Returns the objective with all parameters frozen that match one of the regular expressions.
 
     Raises:
         UserError: an expression matches no parameter, or all expressions match every parameter.
@@ -130,10 +130,10 @@ def parse_rates(rates: str) -> list[tuple[re.Pattern[str], float]]:
 
 
 def rate_factors(params: Any, layers: Layers, rates: str) -> Any:
-    """Returns the learning rate factor of each parameter, as a tree like that of `Layers.by_name`.
+    """Returns the learning rate factor of each parameter, as a tree like the result of `Layers.by_name`.
 
-    The first expression of `rates` (see `parse_rates`) that matches a name gives its factor, which is 1 if
-    none matches. It raises UserError if an expression gives no parameter its factor.
+    The first expression of `rates` (see `parse_rates`) that matches a name determines its factor, which is 1
+    if none matches. It raises UserError if an expression does not determine the factor of any parameter.
     """
     groups = parse_rates(rates)
     unused = {pattern.pattern for pattern, _ in groups}
@@ -161,7 +161,7 @@ def layer_decay_scales(params: Any, layers: Layers, decay: float) -> Any:
     parameters above the encoder, 1 for the final norm, 2 for the last layer, one more for each layer below
     it, and layers + 2 for the embeddings.
 
-    It raises UserError if the layers share their parameters. The result is a tree like that of `by_name`.
+    It raises UserError if the layers share parameters. The result is a tree like the result of `by_name`.
     """
     if not layers.count:
         raise UserError(
@@ -210,10 +210,10 @@ def _compiled(field: str, pattern: str) -> re.Pattern[str]:
 
 
 def clip_networks_by_norm(limit: float) -> optax.GradientTransformation:
-    """Returns the clipping by the global norm of each of two networks, a generator and its discriminator.
+    """Clips the gradients of two networks, a generator and its discriminator, by separate global norms.
 
-    With one norm of both, the discriminator's gradient would change the steps of a generator that shares no
-    parameter with it.
+    With a single norm for both, the discriminator's gradient would change the steps of a generator that
+    shares no parameters with it.
     """
     clip = optax.clip_by_global_norm(limit)
 
@@ -260,7 +260,7 @@ def _moments(b1: float, b2: float, state: Any, updates: Any) -> tuple[Any, Any]:
 def scale_by_corrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
     """Returns `optax.scale_by_adam` with the same state and a more precise bias correction.
 
-    optax computes 1 - b2**t in float32 with a relative error of 1e-5 and more, which affects every update of
+    optax computes 1 - b2**t in float32 with a relative error of 1e-5 or more, which affects all updates in
     about the first 1,000 steps.
     """
     log_b1, log_b2 = (math.log(b) if b else -math.inf for b in (b1, b2))
@@ -326,9 +326,9 @@ def scale_by_trust_ratio(layers: Layers, no_decay: str = NO_DECAY) -> optax.Grad
 
 
 def muon_dimensions(layers: Layers) -> Callable[[Any], Any]:
-    """Maps parameters to the axes that Muon treats as rows and columns; None for those trained by Adam.
+    """Maps parameters to the axes that Muon treats as rows and columns; None for parameters trained by Adam.
 
-    As Muon's authors do, Adam trains embeddings, heads, biases and LayerNorm scales.
+    As recommended by Muon's authors, Adam trains embeddings, heads, biases and LayerNorm scales.
     """
 
     def dimensions(path, p):
@@ -355,8 +355,8 @@ _ADAM: dict[str, Callable[[float, float, float], optax.GradientTransformation]] 
 WITH_TRUST_RATIO = ("lamb", "lamb_uncorrected")
 _STABLE_ADAMW = "stable_adamw"
 
-# Optimizers of optax whose updates are proportional to the learning rate, and which treat the elements of a
-# parameter alike, so that it does not matter which are stacked over layers.
+# Optimizers of optax whose updates are proportional to the learning rate, and which treat all elements of a
+# parameter in the same way, so that stacking over layers does not change their results.
 _OPTAX = (
     "adabelief", "adadelta", "adagrad", "adam", "adamax", "adamaxw", "adan", "ademamix", "adopt", "amsgrad",
     "lion", "muon", "nadam", "nadamw", "radam", "rmsprop", "sgd", "signum", "yogi",
@@ -378,7 +378,7 @@ def from_optax(name: str, layers: Layers, args: str = "") -> optax.GradientTrans
         args: other arguments of its function in Python syntax, such as `b1=0.95, nesterov=True`.
 
     Raises:
-        UserError: there is no such optimizer, or it does not accept the arguments.
+        UserError: the optimizer does not exist, or does not accept the arguments.
     """
     if name not in _OPTAX:
         known = (*_ADAM, _STABLE_ADAMW, *_OPTAX)
@@ -407,15 +407,15 @@ def from_optax(name: str, layers: Layers, args: str = "") -> optax.GradientTrans
 
 
 def finite_check(config: OptimizerConfig) -> str:
-    """Returns what a train step has to check, besides its gradients, so that the parameters stay finite.
+    """Returns the check, in addition to finite gradients, that keeps the parameters finite.
 
-    Nothing for Adam: an element of its direction is bounded by (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)),
+    Adam needs none: an element of its direction is bounded by (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)),
     7.3 for b1=.9 and b2=.999, and bias correction multiplies it by less than 1 / (1 - b1). LAMB makes the
-    update of a layer as large as its parameters, so that these have to be far from an overflow, too. No bound
-    is known for other optimizers or for `rates`.
+    update of a layer as large as its parameters, which therefore have to be far from an overflow. No bound is
+    known for other optimizers or for `rates`.
 
     Returns:
-        "nothing", "norm", the norm of the parameters, or "update"; see `step.make_train_step`.
+        "nothing", "norm" (of the parameters) or "update"; see `step.make_train_step`.
     """
     bounded = (
         not config.rates
@@ -437,7 +437,7 @@ def make_optimizer(
     Args:
         config: the `optimizer` part of a run's configuration. For `freeze`, see `freeze`.
         total_steps: the step at which the learning rate reaches 0, unless decay_steps is set.
-        objective: has the parameters that are optimized. With None, no parameter is stacked over layers.
+        objective: defines the optimized parameters. With None, no parameter is stacked over layers.
 
     Returns:
         A transformation whose updates the train step multiplies by -schedule(step), and the schedule.

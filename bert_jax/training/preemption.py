@@ -20,8 +20,8 @@ from bert_jax import signals
 from bert_jax.errors import Preempted
 from bert_jax.parallel import distributed
 
-# JAX agrees on a number after those that it has seen in this process, in whichever run, and answers yes to
-# that number alone. A later run that counted from 1 again would not come to it, or late.
+# JAX chooses a number greater than all numbers that it has seen in this process, in any run, and only answers
+# yes to that number. A later run that counted from 1 again would reach it late or never.
 _SYNC_POINTS = itertools.count(1)
 
 
@@ -59,7 +59,7 @@ class PreemptionGuard:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         if error_type is None and self._signal and not self._stopped:
-            # The signal arrived after the last check. It still has to stop whatever follows this run.
+            # The signal arrived after the last check. It still has to stop the code that follows this run.
             handler = self._previous.get(self._signal)
             if callable(handler):
                 handler(self._signal, None)

@@ -1,8 +1,8 @@
 """Learning rate schedules by name, as functions of the step.
 
-The arguments of each function are a step t, counted from 0, the largest learning rate lr, the steps of
-warm-up W, and the step T at which the decay ends; it returns the rate of the step. Further arguments are the
-fields of `SCHEDULE_FIELDS`: initial_rate and final_rate, at step 0 and from step T on, are fractions of lr.
+The arguments of each function are a step t, counted from 0, the largest learning rate lr, the warm-up steps
+W, and the step T at which the decay ends. It returns the learning rate of the step. Further arguments are the
+fields of `SCHEDULE_FIELDS`: initial_rate (at step 0) and final_rate (from step T on) are fractions of lr.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def _warmth(step: jax.Array, warmup_steps: float) -> jax.Array:
 
 
 def reference(step: jax.Array, learning_rate: float, warmup_steps: float, total_steps: int) -> jax.Array:
-    """Returns the rate of a linear warm-up and a linear decay from step 0, as google-research/bert.
+    """Returns the rate of a linear warm-up and a linear decay from step 0, as in google-research/bert.
 
     The rate at step t is lr t/W during the W steps of warm-up and lr (1 - t/T) afterwards, so it drops to
     lr (1 - W/T) at the end of warm-up.
     """
     step = jnp.asarray(step, jnp.float32)
-    # Near the end of a million steps, 1 - step / total_steps has an error of 0.2% and more in float32.
+    # Near the end of a million steps, 1 - step / total_steps has an error of 0.2% or more in float32.
     decayed = learning_rate * jnp.maximum(total_steps - step, 0.0) / total_steps
     return _after_warmup(step, learning_rate, warmup_steps, decayed)
 
@@ -74,7 +74,7 @@ def triangle(
 ) -> jax.Array:
     """Returns the rate of a linear rise from a fraction of lr, to lr at step W, and a decay until step T.
 
-    With a rise from 1/4 over 3/4 of the run, it is that of crammed BERT (Geiping and Goldstein 2022).
+    Crammed BERT (Geiping and Goldstein 2022) uses it with a rise from lr/4 over 3/4 of the run.
     """
     done = jnp.asarray(step, jnp.float32) / max(warmup_steps, 1)
     return jnp.where(
@@ -84,7 +84,7 @@ def triangle(
     )
 
 
-# Maps (share of the cooldown that is done, share that is left) to a factor from 1 to 0. The second one is
+# Maps (fraction of the cooldown done, fraction left) to a factor from 1 to 0. The second function equals
 # 1 - sqrt(done), in a form that keeps its significant digits near the end.
 COOLDOWNS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
     "linear": lambda done, left: left,
@@ -128,7 +128,7 @@ def cosine(
 def inverse_square_root(
     step: jax.Array, learning_rate: float, warmup_steps: float, total_steps: int
 ) -> jax.Array:
-    """Returns the rate of a linear warm-up to lr at step W, and then lr sqrt(W / t), whatever T is."""
+    """Returns the rate of a linear warm-up to lr at step W, and then lr sqrt(W / t), independent of T."""
     del total_steps
     step, warmup = jnp.asarray(step, jnp.float32), max(warmup_steps, 1)
     falling = jnp.sqrt(warmup / jnp.maximum(step, 1.0))

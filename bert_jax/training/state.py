@@ -30,24 +30,24 @@ from bert_jax.parallel.sharding import (
 class TrainState(flax.struct.PyTreeNode):
     """The state that a train step updates.
 
-    The data order, the masks and dropout are not part of it; they follow from `step` and the run's seed.
+    It does not include the data order, masks and dropout, which follow from `step` and the run's seed.
     """
 
     step: jax.Array  # int32 []
     params: Params  # float32
     opt_state: Any
-    frozen: Params | None = None  # the objective's frozen parameters, which are read only and saved once
+    frozen: Params | None = None  # the objective's frozen parameters, which are read-only and saved once
     # int32 [], the number of consecutive skipped steps up to this one
     skipped: jax.Array = flax.struct.field(default_factory=lambda: jnp.int32(0))
 
     @property
     def parameters(self) -> dict[str, Params]:
-        """Returns the trained and the frozen parameters, named as in the state."""
+        """Returns the trained and the frozen parameters, with the names of the state's fields."""
         return {"params": self.params} | ({} if self.frozen is None else {"frozen": self.frozen})
 
     @property
     def model_parameters(self) -> dict[str, Params]:
-        """Returns the `parameters` without those of a teacher, which is no part of the model."""
+        """Returns `parameters` without the teacher's parameters, which are not part of the model."""
         return {"params": self.params, "frozen": _without_teacher(self.frozen or {})}
 
 
@@ -65,7 +65,7 @@ def abstract_state(
 ) -> TrainState:
     """Returns the train state as ShapeDtypeStructs with shardings.
 
-    A moment has the sharding of its parameter, which `shard_optimizer` splits over `data` too.
+    A moment has the sharding of its parameter. `shard_optimizer` also splits moments over `data`.
     """
     replicated = NamedSharding(mesh, PartitionSpec())
     params = _abstract(objective.init_shapes, mesh)
@@ -75,7 +75,7 @@ def abstract_state(
     def is_masked(moment):
         return isinstance(moment, optax.MaskedNode)
 
-    with intended_transfer():  # of what optax initializes to find the moments in a state
+    with intended_transfer():  # optax initializes arrays to find the moments in a state
         opt_state = optax.tree_map_params(
             optimizer,
             lambda moment, param, place: (
@@ -115,10 +115,10 @@ def init_state(
     abstract: TrainState | None = None,
     given: Params | None = None,
 ) -> TrainState:
-    """Returns a newly initialized state of the form of `abstract`, by default that of `abstract_state`.
+    """Returns a newly initialized state in the form of `abstract` (default: the result of `abstract_state`).
 
     It is created on the devices that hold it, so no device ever holds the whole of a sharded array. Frozen
-    parameters without values are those of `Objective.init_model`.
+    parameters without values are initialized by `Objective.init_model`.
 
     Args:
         objective: the training objective.
@@ -126,9 +126,9 @@ def init_state(
         mesh: the device mesh.
         seed: the seed of the run.
         abstract: the shapes and shardings of the state.
-        given: some or all of the parameters of `Objective.init_model`, which are not initialized then. Those
-            that are on the devices already become part of the state: a train step that donates its state
-            (`sharding.jit_train_step`) deletes them.
+        given: some or all of the parameters of `Objective.init_model`, which replace the initial values.
+            Arrays that are already on the devices become part of the state, so a train step that donates its
+            state (`sharding.jit_train_step`) deletes them.
     """
     form = abstract or abstract_state(objective, optimizer, mesh)
     trained, frozen = objective.split(given) if given else ({}, None)
@@ -139,7 +139,7 @@ def init_state(
     def init(seed):
         key = jax.random.key(seed, impl="threefry2x32")
         params = unbox(objective.init(key))
-        # The compiler leaves out what computes nothing but parameters that are given.
+        # XLA removes the initializers of parameters that were passed in.
         others = {name: x for name, x in flatten(params).items() if name not in values}
         zero = jnp.zeros((), jnp.int32)
         return TrainState(zero, others, optimizer.init(params), None, zero)
@@ -193,7 +193,7 @@ def place_frozen(
     Args:
         objective: the training objective.
         shardings: the shardings of `TrainState.frozen`.
-        initial: values on these shardings, by name, that come before those of the objective.
+        initial: values with these shardings, by name, which have priority over the objective's values.
 
     Raises:
         UserError: a parameter has no value.

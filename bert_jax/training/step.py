@@ -115,26 +115,26 @@ def make_train_step(
     The total loss is the sum over the objective's losses of scale x (sum over the global batch) / (weight of
     the global batch). With `accumulate_steps`, the sums of each microbatch are divided by the weights of the
     whole batch, so the gradient does not depend on how the predicted tokens are distributed over the
-    microbatches. Each row has the same dropout as in the whole batch. An objective that compares rows has the
-    loss of the whole batch, too: only the model is computed in microbatches, and again in the backward pass,
-    so that the activations of one microbatch are in memory at a time (gradient caching, Gao et al. 2021).
+    microbatches. Each row has the same dropout as in the whole batch. An objective that compares rows also
+    has the loss of the whole batch: only the model is computed in microbatches, and again in the backward
+    pass, so that memory holds the activations of one microbatch (gradient caching, Gao et al. 2021).
 
-    A step is skipped if its loss or its gradient norm is not finite, or if the new parameters or the
-    new optimizer state might not be finite (see `check`). A skipped step leaves the parameters and the
-    optimizer state unchanged. Once `max_skipped` consecutive steps were skipped, every
-    later step is skipped, so the host can detect this at any later step without having lost anything.
+    A step is skipped if its loss or its gradient norm is not finite, or if the new parameters or the new
+    optimizer state might not be finite (see `check`). A skipped step leaves the parameters and the optimizer
+    state unchanged. Once `max_skipped` consecutive steps were skipped, every later step is skipped, so the
+    host can detect this at any later step without losing anything.
 
     Args:
         objective: the training objective.
         optimizer: the descent direction; see `bert_jax.training.optimizers`.
         schedule: maps a step to its learning rate.
         accumulate_steps: the number of microbatches.
-        check: what is checked besides the loss and the gradients (see `optimizers.finite_check`): "update",
-            that the new parameters and the new optimizer state are finite, "norm", that the norm of the
-            parameters is below 1e15, or "nothing".
+        check: the check in addition to the loss and the gradients (see `optimizers.finite_check`): "update"
+            checks that the new parameters and the new optimizer state are finite, "norm" that the norm of
+            the parameters is below 1e15, and "nothing" is no check.
         max_skipped: see above.
-        moments: a tree of the NamedShardings of the gradients and of what is computed from them, like the
-            parameters, which are gathered at the end; None for the shardings of the parameters.
+        moments: a tree of the NamedShardings of the gradients and of arrays computed from them, with the
+            structure of the parameters; None for the shardings of the parameters. Updates are gathered last.
         reduce_dtype: dtype in which the devices' gradients, float32 sums over their rows, are added up.
 
     Returns:
@@ -160,7 +160,7 @@ def make_train_step(
             grad_norm = optax.tree.norm(grads)
         with _promotion_of_optax():
             learning_rate = schedule(state.step)
-        # With `jax_enable_x64`, a schedule may return float64, and so would the parameters be.
+        # With `jax_enable_x64`, a schedule may return float64, which would make the parameters float64.
         learning_rate = jnp.asarray(learning_rate, jnp.float32)
 
         with jax.named_scope("optimizer"):
@@ -288,8 +288,8 @@ def losses_in_microbatches(objective: Objective, params: Params, batch: Batch, p
     Args:
         objective: the training objective.
         params: the parameters of its model, some of which may be `placement.UnstackedLayers`.
-        batch: a prepared batch, which is computed in `parts` parts unless the objective compares rows.
-        parts: see `batch`.
+        batch: a prepared batch.
+        parts: the number of microbatches, which is ignored if the objective compares rows.
     """
 
     def of_part(params, rows):

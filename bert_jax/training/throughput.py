@@ -63,7 +63,7 @@ class StepMetrics:
         self._since = time.monotonic()
         self._spent = dict.fromkeys(("input", "save", "eval"), 0.0)
         self._durations: list[float] = []
-        self._done: float | None = None  # when the latest finished step was found to be done
+        self._done: float | None = None  # the time at which the latest finished step was detected
 
     def add(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
         """Adds the metrics of a step that was just dispatched; waits for the step STEPS_AHEAD before it."""
@@ -153,8 +153,8 @@ class StepMetrics:
 def means(values: list[dict[str, float]]) -> dict[str, float]:
     """Returns the metrics of an interval: means over the steps that were not skipped and have the metric.
 
-    A metric of such a step is NaN if nothing in its batch has it. `skipped` is a count over all steps,
-    `learning_rate` is from the last step.
+    A metric of such a step is NaN if no example of its batch has it. `skipped` is a count over all steps,
+    and `learning_rate` is from the last step.
     """
     accepted = [
         {name: x for name, x in value.items() if not math.isnan(x)}
@@ -200,7 +200,7 @@ class Profiler:
         if step != self._first:
             return
         local, message = self._directory, f"wrote a trace of steps {step} to {self._last}: xprof "
-        if files.is_remote(self._directory):  # xprof reads local files only.
+        if files.is_remote(self._directory):  # xprof only reads local files.
             local = self._trace.enter_context(scratch.directory())
         self._trace.callback(self._log, message + self._directory)
         if local != self._directory:

@@ -1,7 +1,7 @@
 """The train loop of pre-training and fine-tuning: set up, restore, step, log, evaluate, save, stop.
 
-All side effects of training are here. The loop reads values from the devices only at log steps and where a
-step is saved or evaluated.
+All side effects of training are in this module. The loop reads values from the devices only at log steps and
+when a step is saved or evaluated.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ def fit(
         config: the configuration of the run, with `accumulate_steps` resolved; see `auto_accumulation`.
         objective: see `bert_jax.objectives.base`.
         train_data: (start step, rows of the global batch that this process feeds) -> iterator over these rows
-            of the batch of each step, beginning with the start step. Batches may have a few different shapes;
-            the train step is compiled for each.
+            of each step's batch, beginning with the start step. Batches may have a few different shapes; the
+            train step is compiled for each.
         evaluators: evaluate the state, each at its own steps and at the end; see `training.evaluators`.
         flops_per_step: model FLOPs of a global batch, for MFU; 0 if they are not known. If batches have
-            different sizes, a function that maps the number of a step, counted from 1, to them.
+            different sizes, a function that maps a step number, counted from 1, to the FLOPs.
         writer: writes the metrics and the messages.
         initial_params: nested dict of arrays, which may contain only some of the model's parameters (the
             others are initialized), or a function that maps its abstract parameters, with their shardings, to
@@ -171,8 +171,8 @@ class _Run:
         self._programs: dict[tuple, Callable] = {}
         self._logged_kernels: list[dispatch.Choice] = []
         self._batches: Iterator[dict[str, np.ndarray]]
-        self._open = contextlib.ExitStack()  # closes them
-        self._batch: dict[str, jax.Array] = {}  # of the next step
+        self._open = contextlib.ExitStack()  # closes the batches
+        self._batch: dict[str, jax.Array] = {}  # the batch of the next step
 
     # Before the first step
 
@@ -243,7 +243,7 @@ class _Run:
         self.writer.message(f"resumed from {source} at step {step}")
         if config.init_from:
             self.writer.message(f"of {config.init_from} only the architecture is used, not the weights")
-        # Frozen values that the objective has, such as a teacher, come before those of the other run.
+        # Frozen values of the objective, such as a teacher, have priority over values of the other run.
         shardings = jax.tree.map(lambda x: x.sharding, state.frozen)
         saved = flatten(state.frozen)
         for name in saved.keys() - without_values(self.objective):
@@ -254,7 +254,7 @@ class _Run:
         params = self.initial_params
         if callable(params):
             params = params(abstract_model(self.objective, self._mesh))
-        else:  # The train step deletes what it is given.
+        else:  # The train step deletes its input state.
             params = jax.tree.map(lambda x: x.copy() if isinstance(x, jax.Array) else x, params)
         weights = self.config.init_from
         source = f"the weights of {weights}" if weights else "the weights given"
@@ -413,7 +413,7 @@ class _Run:
             return
         self.checkpointer.wait()
         first = step - skipped + 1
-        # A step right before those that were skipped may be the cause.
+        # A step right before the skipped steps may be the cause.
         good = [saved for saved in self.checkpointer.agreed_steps() if saved < first - 1]
         raise UserError(
             f"steps {first} to {first + self.config.max_skipped_steps - 1} were skipped: {NOT_FINITE}; lower "
@@ -423,11 +423,11 @@ class _Run:
 
 
 class _SaveTimer:
-    """Decides when a step is to be saved because of the time since the last save.
+    """Decides whether to save a step, by the time since the last save.
 
-    Process 0 decides for all. The processes wait for each other when they ask it, so they do so at few steps:
-    at those where process 0 expects the time to be over, by the duration of the steps since the save, and
-    where their number has doubled, since that duration may change.
+    Process 0 decides for all. Asking it makes the processes wait for each other, so they ask rarely: at the
+    step where process 0 expects the time to be over, from the duration of the steps since the save, and when
+    the number of these steps has doubled, because their duration may change.
 
     Args:
         seconds: the time between two saves; 0 for none.
@@ -437,7 +437,7 @@ class _SaveTimer:
         self._seconds = seconds
 
     def restart(self, step: int) -> None:
-        """Begins to measure the time. Call it before the first step and after each save."""
+        """Starts the time measurement. Call it before the first step and after each save."""
         self._saved, self._since, self._next = step, time.monotonic(), step + 1
 
     def is_due(self, step: int) -> bool:
