@@ -12,10 +12,10 @@ from jax import lax
 
 _Array = TypeVar("_Array", jax.Array, np.ndarray)
 
-# Up to this many elements, the host is faster than compiling the program for the devices: it takes 9 ns for
-# each, and the program of the 22M of MiniLM 6 ns, and 1.6 s to compile.
+# Up to this many elements, the host is faster than compiling the program for the devices. It takes 9 ns per
+# element; the program for MiniLM's 22M takes 6 ns, and 1.6 s to compile.
 _HOST_ELEMENTS = 1 << 25
-_HOST_CHUNK = 1 << 15  # elements whose intermediate results fit the caches
+_HOST_CHUNK = 1 << 15  # elements; their intermediate results fit into the caches
 
 
 def array_digests(arrays: Mapping[str, jax.Array]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Describes the named leaves of a checkpoint and compares them with those that are requested."""
+"""Describes the named leaves of a checkpoint and compares them with the requested leaves."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def check_leaves(
     wanted: Mapping[str, jax.ShapeDtypeStruct],
     same_names: bool = False,
 ) -> None:
-    """Raises a UserError if a leaf that is both saved and wanted has another shape.
+    """Raises a UserError if a leaf that is both saved and requested has another shape.
 
     Args:
         path: the checkpoint, for the message.
@@ -95,11 +95,11 @@ def select_params(
     Args:
         source: the checkpoint, for messages.
         stored: its parameters by name.
-        abstract_params: nested dict of jax.ShapeDtypeStruct, the parameters of the model. Those without a
-            sharding are placed on the default device; those stored with another dtype are cast.
+        abstract_params: nested dict of jax.ShapeDtypeStruct, the parameters of the model. Parameters without
+            a sharding are placed on the default device; parameters stored with another dtype are cast.
 
     Returns:
-        The nested dict of the parameters, without those that are new, and the report.
+        The nested dict of the parameters, without the new ones, and the report.
 
     Raises:
         UserError: a shape differs, or there is no common parameter.
