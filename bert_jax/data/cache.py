@@ -1,7 +1,7 @@
 """Caches the records of an object store (gs://...) on the local disk: whole files, or indices alone.
 
-Of a directory above $BERT_JAX_RECORD_CACHE_GB, the local copy is a manifest with the entry `url`, the
-vocabulary, and indices that `tfrecord.RemoteFile` fills. Rows are read from the URL when a batch needs
+If a directory is larger than $BERT_JAX_RECORD_CACHE_GB, the local copy is a manifest with the entry `url`,
+the vocabulary, and indices that `tfrecord.RemoteFile` fills. Rows are read from the URL when a batch needs
 them.
 """
 
@@ -44,10 +44,10 @@ def localize(data_dir: str, log: Callable[[str], None] = print) -> str:
 def local_copy(url: str, directory: str = "", log: Callable[[str], None] = print) -> str:
     """Returns the local copy of a remote record directory, after fetching the files that are missing.
 
-    A local file with the size in the manifest is kept; a truncated one is fetched again. Records of other
-    programs, which have no manifest, are known by the names and sizes of their files. The processes of a host
-    share one copy: one process fetches while the others wait. Of a directory above the limit, the copy has no
-    record files; sizes and, on GCS, checksums of those at the URL are compared with the manifest.
+    A local file with the size in the manifest is kept; a truncated file is fetched again. Records of other
+    programs have no manifest and are identified by the names and sizes of their files. The processes of a
+    host share one copy: one process fetches while the others wait. If a directory is above the limit, the
+    copy has no record files; the remote sizes and, on GCS, checksums are compared with the manifest.
 
     Args:
         url: a directory that `bert-jax data` wrote, or one of `records.foreign_files`.
@@ -131,7 +131,7 @@ def _limit() -> float:
 
 
 def _compare(base: str, listed: list[dict[str, Any]]) -> None:
-    """Raises UserError for the first file that the manifest lists and that is missing or another one."""
+    """Raises UserError for the first file in the manifest that is missing or different."""
     stored = files.remote_files(base)
     for entry in listed:
         name, expected = entry["name"], entry["bytes"]

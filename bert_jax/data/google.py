@@ -3,7 +3,7 @@
 A row is a tf.train.Example, padded with zeros: int64 [L] `input_ids`, `input_mask`, `segment_ids` (newer:
 `input_word_ids`, `input_type_ids`); int64 [P] `masked_lm_positions`, `masked_lm_ids` and float [P]
 `masked_lm_weights`; int64 [1] `next_sentence_labels`. Directories that `bert-jax data` wrote have a manifest.
-Those of other programs hold only record files, and their shapes are read from the first record.
+Directories of other programs hold only record files, and the shapes are read from the first record.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class GoogleDataset(Dataset):
         return [features(record, *place) for record, place in records]
 
     def row_fault(self, index: int) -> str | None:
-        """Returns what is wrong with a row, or None.
+        """Returns a description of the error in a row, or None.
 
         Raises:
             UserError: a token id is outside the vocabulary.
@@ -100,7 +100,7 @@ class GoogleDataset(Dataset):
         return reason or None
 
     def _assemble(self, rows: list[dict[str, bytes]]) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Returns the arrays of a batch, and what is wrong with each row: object [B], "" for a valid row.
+        """Returns the arrays of a batch, and the error in each row: object [B], "" for a valid row.
 
         Raises:
             ValueError: a feature has the wrong number of values.
@@ -151,10 +151,10 @@ class GoogleDataset(Dataset):
 
 
 def without_masks(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns a batch of rows as they were before they were masked, and without `masked_*`.
+    """Returns a batch with the original tokens of its rows, and without `masked_*`.
 
     Args:
-        batch: a batch of records of any schema; those that are not masked stay as they are.
+        batch: a batch of records of any schema; rows that are not masked do not change.
     """
     batch = dict(batch)
     if "masked_positions" not in batch:
@@ -239,7 +239,7 @@ def is_record_file(path: str) -> bool:
 def describe(directory: str, names: Sequence[str], vocab: str, index_dir: str = "") -> dict[str, Any]:
     """Returns a manifest for record files that have none.
 
-    Files whose names start with "eval" form the split `eval`, all others the split `train`.
+    Files whose names start with "eval" form the split `eval`; all others form the split `train`.
 
     Args:
         directory: the directory of the record files.
@@ -280,7 +280,7 @@ def describe(directory: str, names: Sequence[str], vocab: str, index_dir: str = 
         "sources": [],
         "fingerprint": digest.hexdigest(),
         "splits": {
-            split: dict.fromkeys(("documents", "tokens", "random_next"), 0)  # which are not known
+            split: dict.fromkeys(("documents", "tokens", "random_next"), 0)  # they are not known
             | dict.fromkeys(("rows", "sequences"), sum(file["rows"] for file in entries))
             | {"files": entries}
             for split, entries in listed.items()

@@ -22,8 +22,8 @@ from bert_jax.tokenization import templates
 _CHUNK = 512
 _HIGH_UNKNOWN_SHARE = 0.05
 _HIGH_DUPLICATE_SHARE = 0.01
-_FEW_SEQUENCES = 200  # below this number a share is not judged
-_SHARES = {  # the usual shares of label 1, by --nsp; the reference makes more than half of the pairs random
+_FEW_SEQUENCES = 200  # with fewer sequences, a fraction is not judged
+_SHARES = {  # usual fractions of label 1, by --nsp; the reference makes more than half of the pairs random
     "next": (0.4, 0.7, "of the next sentences are random"),
     "sop": (0.4, 0.6, "of the segments are swapped"),
 }
@@ -37,7 +37,7 @@ _SETTINGS = (  # the entries of manifests that a report has, in this order
     *"sampling_exponent sentence_language languages".split(),
 )
 _COUNTS = ("rows", "sequences", "tokens", "random_next")
-_MOST_HASHES = 1 << 20  # of rows that are kept; of more rows, duplicates are estimated
+_MOST_HASHES = 1 << 20  # of rows that are kept; with more rows, duplicates are estimated
 
 
 @dataclasses.dataclass
@@ -45,10 +45,10 @@ class Report:
     """The result of an inspection.
 
     Attributes:
-        path: what was inspected.
-        kind: the type of what was found, such as "vocabulary" or "packed records".
+        path: the path that was inspected.
+        kind: the type of the content, such as "vocabulary" or "packed records".
         facts: the contents, as values that JSON can represent.
-        problems: what is wrong, one line each.
+        problems: the problems, one line each.
         examples: a few decoded rows, one line per sequence.
     """
 
@@ -101,8 +101,8 @@ def inspect_records(path: str, vocab: str = "", examples: int = 3) -> Report:
 
     Args:
         path: a record directory, or one of its files.
-        vocab: the vocabulary with which the records are to be used; if it differs from theirs, the report
-            says so. Google records without a manifest are checked and decoded with it.
+        vocab: the vocabulary to use with the records; if it differs from theirs, the report says so. Google
+            records without a manifest are checked and decoded with it.
         examples: the number of rows of each split to decode.
     """
     directory, name = (path, "") if files.is_directory(path) else os.path.split(path)
@@ -196,12 +196,12 @@ def _compare_vocabulary(path: str, settings: dict[str, Any]) -> None:
 
 
 def unusual_labels(nsp: str, share: float, sequences: int) -> str:
-    """Returns what is wrong with the labels of a split's sequences, or "" if nothing is.
+    """Returns the problem of the labels of a split's sequences, or "" if there is none.
 
     Args:
-        nsp: what the second segments are, as --nsp names it.
-        share: the share of label 1 among the sequences with a label.
-        sequences: the number of sequences; a share of fewer than 200 is not judged.
+        nsp: the kind of the second segments, as in --nsp.
+        share: the fraction of label 1 among the sequences with a label.
+        sequences: the number of sequences; with fewer than 200, the fraction is not judged.
     """
     low, high, what = _SHARES.get(nsp, (0.0, 1.0, ""))
     if low <= share <= high or sequences < _FEW_SEQUENCES:
@@ -213,7 +213,7 @@ def unusual_labels(nsp: str, share: float, sequences: int) -> str:
 
 
 def many_unknown(share: float) -> str:
-    """Returns what is wrong with the share of [UNK] among the tokens of a text, or "" if nothing is."""
+    """Returns the problem of too large a fraction of [UNK] in a text, or "" if there is none."""
     if share <= _HIGH_UNKNOWN_SHARE:
         return ""
     return f"{share:.1%} of the tokens are [UNK]: was the vocabulary made for another language or case?"
@@ -222,7 +222,7 @@ def many_unknown(share: float) -> str:
 class _Counts:
     """Counts over the rows of a split.
 
-    `sums["misplaced"]` counts sequences whose [CLS] and [SEP] are not where they belong.
+    `sums["misplaced"]` counts sequences with a misplaced [CLS] or [SEP].
     """
 
     def __init__(self, manifest: dict[str, Any], rows: int):
@@ -232,9 +232,9 @@ class _Counts:
             self.layout = templates.of(manifest["vocabulary"]).layout(self.special_ids)
         self.nsp = manifest.get("nsp", "next")
         self.labels = _LABELS.get(self.nsp)
-        # Each pass over a document masks other tokens of the same rows in google records.
+        # In google records, each pass over a document masks different tokens of the same rows.
         passes = 1 if manifest["schema"] == "google" else manifest.get("dupe_factor", 1)
-        self.repeated = passes > 1 or "languages" in manifest  # of which small ones are repeated
+        self.repeated = passes > 1 or "languages" in manifest  # small languages are repeated
         self.sums: collections.Counter[str] = collections.Counter()
         self.sequence_lengths = np.zeros(self.length + 1, np.int64)
         self.per_row = np.zeros(manifest["max_sequences_per_row"] + 1, np.int64)

@@ -6,8 +6,8 @@ noted:
   has more than 65,535 tokens.
 - `starts`: the position in the row at which each sequence starts.
 - `first_lengths`: the number of tokens of sentence A of each sequence, including [CLS] and the first [SEP].
-- `next_sentence_labels` (int16): 1 where sentence B is random (or A and B are swapped), 0 where it follows A,
-  -1 where there is no B.
+- `next_sentence_labels` (int16): 1 if sentence B is random (or A and B are swapped), 0 if it follows A, -1 if
+  there is no B.
 Masks are not stored: they are sampled on the device.
 """
 
@@ -49,7 +49,7 @@ def default_sequences_per_row(max_seq_length: int) -> int:
 
 
 def best_fit(lengths: Sequence[int], capacity: int, most: int) -> list[list[int]]:
-    """Packs sequences into rows: each one, longest first, into the fullest row that has room for it.
+    """Packs sequences into rows: each sequence, longest first, goes into the fullest row with enough room.
 
     Args:
         lengths: the number of tokens of each sequence, at most `capacity`.
@@ -158,7 +158,7 @@ class PackedDataset(Dataset):
         }
 
     def row_fault(self, index: int) -> str | None:
-        """Returns what is wrong with a row whose CRCs are right, or None if it is valid."""
+        """Returns the error in a row whose CRCs are right, or None if it is valid."""
         row = next(self._features([index]))
         try:
             ids, lengths = _pad_rows([row], "input_ids", self._id_dtype, self.max_seq_length, 0)

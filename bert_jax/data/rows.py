@@ -100,7 +100,7 @@ class Dataset(abc.ABC):
 
     @abc.abstractmethod
     def row_fault(self, index: int) -> str | None:
-        """Returns what is wrong with a row whose CRCs are right, or None if it is valid."""
+        """Returns the error in a row whose CRCs are right, or None if it is valid."""
 
     def raise_first_fault(self, indices: np.ndarray) -> None:
         """Raises CorruptRecordError for the first invalid row, with the reason; -1 means no row."""
