@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from bert_jax.io import files, fonts, scratch
 
-_NAME_BYTES = 150  # of the final name, in the temporary one; a name may have 255 bytes in all
+_NAME_BYTES = 150  # of the final name in the temporary one; a name has at most 255 bytes
 
 
 @contextlib.contextmanager
@@ -25,8 +25,8 @@ def replace_file(path: files.PathLike, sync: bool = True) -> Iterator[IO[bytes]]
     The temporary file lies next to `path`. For a URL it is a local file, which is uploaded at the end.
 
     Args:
-        path: the final name. An existing file of that name is replaced in one step. Of a symbolic link, the
-            file that it refers to is. A device or a pipe, such as /dev/stdout, is written to directly.
+        path: the final name. An existing file of that name is replaced in one step. If it is a symbolic link,
+            its target is replaced. A device or a pipe, such as /dev/stdout, is written to directly.
         sync: whether the bytes are flushed to the disk before the file is renamed, so that a power failure
             leaves either the old file or the new one. Use False for files that are recreated after a failure.
     """
@@ -127,9 +127,9 @@ def save_figure(figure: Any, path: files.PathLike, dpi: int) -> None:
 def replace_directory(path: files.PathLike) -> Iterator[str]:
     """Yields an empty local directory that becomes `path` when the block ends without an error.
 
-    After an error, an existing local directory is as it was before. If the process is killed between the two
-    renames, the old content is in NAME.replaced-*. A mount point or the working directory, which cannot be
-    renamed, and a URL get the files one by one at the end, and new files are removed after an error.
+    An error leaves an existing local directory unchanged. If the process is killed between the two renames,
+    the old content is in NAME.replaced-*. A mount point or the working directory, which cannot be renamed,
+    and a URL get the files one by one at the end, and new files are removed after an error.
     """
     path = os.fspath(path)
     is_remote = files.is_remote(path)
@@ -167,7 +167,7 @@ def replace_directory(path: files.PathLike) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _locked(folder: str) -> Iterator[bool]:
-    """Yields True if a directory could be locked, which it is until the block or the process ends."""
+    """Yields True if a directory could be locked. The lock ends with the block or the process."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:

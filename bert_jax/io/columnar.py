@@ -1,4 +1,4 @@
-"""Reads rows of Parquet and Arrow files, as data sets of Hugging Face have them, without their library."""
+"""Reads rows of Hugging Face's Parquet and Arrow files without the library `datasets`."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ with epy.lazy_imports():
 
 SUFFIXES = (".parquet", ".arrow")
 _CACHED = re.compile(r"cache-.*\.arrow$")
-# A row's decoded size is not known before it is read, since a value that repeats may be stored once.
+# A row's decoded size is not known before it is read, because a repeated value may be stored once.
 _MOST_ROWS = 256  # rows of Parquet that are decoded at a time
-_BATCH_BYTES = 16 << 20  # and their size as it is stored, about
+_BATCH_BYTES = 16 << 20  # and about their stored size
 _BUFFER = 1 << 20  # bytes of a column that are read at a time
 
 
 def is_columnar(path: files.PathLike) -> bool:
-    """Returns whether the name of a file is one of Parquet or Arrow."""
+    """Returns whether the name of a file is the name of a Parquet or Arrow file."""
     return str(path).lower().endswith(SUFFIXES)
 
 
 class Table:
-    """A Parquet or Arrow file, whose rows are read in order, some at a time.
+    """A Parquet or Arrow file, whose rows are read in order, a few at a time.
 
     A remote Arrow file is copied to the local disk once, for as long as the table exists.
 
@@ -43,7 +43,7 @@ class Table:
 
     Attributes:
         columns: the names of the columns.
-        types: {column: type}, as Arrow names it, of the columns whose values are never text.
+        types: {column: Arrow's name of its type}, for the columns whose values are never text.
 
     Raises:
         UserError: the file does not exist, or is damaged.
@@ -67,7 +67,7 @@ class Table:
         try:
             with contextlib.ExitStack() as stack:
                 if self.path.lower().endswith(SUFFIXES[0]):
-                    # Of remote files, too, only what is needed is read; by default, whole row groups are.
+                    # Reads only the needed bytes, even of remote files; the default is whole row groups.
                     source = stack.enter_context(files.open_read(self.path))
                     file = stack.enter_context(
                         parquet.ParquetFile(source, pre_buffer=False, buffer_size=_BUFFER)
@@ -90,7 +90,7 @@ class Table:
     @functools.cached_property
     def _content(self) -> Any:
         """The buffer of an Arrow file, mapped into memory."""
-        # A copy is deleted here and stays mapped: its space is free once the table or the process is gone.
+        # A copy is deleted here but stays mapped: its space is free when the table or the process ends.
         with files.local_copy(self.path) as local, pyarrow.memory_map(local) as file:
             return file.read_buffer()
 
@@ -103,7 +103,7 @@ class Table:
     def group_starts(self) -> list[int]:
         """Returns the first rows of the row groups of a Parquet file; none for an Arrow file.
 
-        Reading from another row of a group decodes the rows of the group before it as well.
+        Reading from another row of a group also decodes the rows of the group before it.
         """
         with self._opened() as (_, file):
             if not hasattr(file, "iter_batches"):
@@ -116,7 +116,7 @@ class Table:
     ) -> Iterator[dict[str, Any]]:
         """Yields rows as {column: value}, as Python values.
 
-        A column of class numbers has their names, if the file has them. Bytes that are UTF-8 become text.
+        Class numbers become class names if the file has them. Bytes that are UTF-8 become text.
 
         Args:
             columns: the columns to read; all by default.
@@ -124,7 +124,7 @@ class Table:
             end: the number of the row after the last one; None for all rows.
 
         Raises:
-            UserError: text is not UTF-8, or a value is out of the range of its type in Python.
+            UserError: text is not UTF-8, or a value is out of the range of its Python type.
         """
         names = list(columns) or list(self.columns)
         place = 0
@@ -132,7 +132,7 @@ class Table:
             for batch in _batches(file, names, start):
                 first, place = place, place + batch.num_rows
                 values = dict(zip(batch.schema.names, batch.columns, strict=True))
-                # Each row is converted when it is asked for: Python values of all would be a copy.
+                # Each row is converted on request: Python values of all rows would be a copy.
                 for number in range(max(start, first), place if end is None else min(place, end)):
                     row, name = {}, ""
                     try:
@@ -161,7 +161,7 @@ class Table:
 
 
 def _batches(file: Any, columns: Sequence[str], start: int = 0) -> Iterator[Any]:
-    """Yields record batches with some columns; of Parquet, row groups before `start` are empty batches."""
+    """Yields record batches with some columns; for Parquet, row groups before `start` are empty batches."""
     if hasattr(file, "iter_batches"):
         place = 0
         for group in range(file.metadata.num_row_groups):
@@ -183,13 +183,13 @@ def _batches(file: Any, columns: Sequence[str], start: int = 0) -> Iterator[Any]
 
 
 def _may_be_text(kind: Any) -> bool:
-    """Returns whether values of a type of Arrow may be text or bytes; missing values are of any."""
+    """Returns whether values of an Arrow type may be text or bytes; the null type may be anything."""
     kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
     return str(kind).removeprefix("large_").startswith(("string", "binary", "fixed_size_binary", "null"))
 
 
 def _rows_at_a_time(group: Any, columns: Sequence[str]) -> int:
-    """Returns how many rows of a row group to decode at a time, by the stored size of some columns."""
+    """Returns the number of rows of a row group to decode at a time, from the stored size of some columns."""
     chunks = (group.column(number) for number in range(group.num_columns))
     stored = sum(
         chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema.split(".")[0] in columns
@@ -198,10 +198,10 @@ def _rows_at_a_time(group: Any, columns: Sequence[str]) -> int:
 
 
 def _class_names(schema: Any) -> Mapping[str, list[str]]:
-    """Returns {column: names of its classes}, of columns that a data set of Hugging Face calls ClassLabel."""
+    """Returns {column: names of its classes} for the ClassLabel columns of a Hugging Face data set."""
     try:
         features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
-        # A list of classes, as of tags, has their feature inside.
+        # A list of classes, such as tags, contains their feature.
         kinds = {name: kind.get("feature", kind) for name, kind in features.items() if isinstance(kind, dict)}
         return {
             name: [str(one) for one in kind["names"]]
@@ -218,6 +218,6 @@ def files_in(directory: str) -> list[str]:
 
 
 def of_data_set(paths: Iterable[str]) -> list[str]:
-    """Returns the Parquet and Arrow files of some paths, without those that datasets caches."""
+    """Returns the Parquet and Arrow files of some paths, without the caches of `datasets`."""
     found = [path for path in paths if is_columnar(path)]
     return [path for path in found if not _CACHED.match(files.name(path))] or found

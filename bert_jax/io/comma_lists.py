@@ -9,7 +9,7 @@ from bert_jax.io import files
 
 
 def names(text: str, field: str) -> list[str]:
-    """Returns the names of a text with commas between them; an empty text has none.
+    """Returns the names in a comma-separated text; an empty text has none.
 
     Raises:
         UserError: a name is empty; `field` is the setting or flag that has the text, for the message.
@@ -18,14 +18,14 @@ def names(text: str, field: str) -> list[str]:
 
 
 def paths(text: str, exists: Callable[[str], bool] = files.exists) -> list[str]:
-    """Returns the paths of a text with commas between them.
+    """Returns the paths in a comma-separated text.
 
-    A path that exists may have commas itself, as the directories of a grid have
-    (`batch_size=8,learning_rate=0.001`): the longest path that exists is taken first. A URL begins another.
+    An existing path may contain commas, such as the directories of a grid
+    (`batch_size=8,learning_rate=0.001`): the longest existing path is taken first. A URL begins another path.
 
     Args:
         text: the paths. A text without commas is one path.
-        exists: tells for a path with commas that it exists; it is not called for other paths.
+        exists: returns whether a path with commas exists; it is not called for other paths.
 
     Raises:
         UserError: a path is empty.

@@ -20,7 +20,7 @@ from typing import Any
 from bert_jax.errors import UserError, reading
 from bert_jax.io import atomic, files
 
-LINES_SUFFIXES = (".jsonl", ".ndjson", ".json")  # of corpora and texts with an object on each line
+LINES_SUFFIXES = (".jsonl", ".ndjson", ".json")  # for corpora and texts with an object on each line
 _INTEGERS = range(-(1 << 63), 1 << 63)
 _NAMES = {
     str: "text",
@@ -82,7 +82,7 @@ def line_files(path: os.PathLike | str) -> dict[int, str]:
 
 
 def read_line_files(path: os.PathLike | str) -> Iterator[dict[str, Any]]:
-    """Yields the objects of a file of JSON lines and of those that continue it; see `read_lines`."""
+    """Yields the objects of a file of JSON lines and its continuations; see `read_lines`."""
     for each in line_files(path).values():
         yield from read_lines(files.read(each))
 

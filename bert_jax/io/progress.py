@@ -94,7 +94,7 @@ def amount(stage: str, done: float, total: float | None, unit: str) -> str:
 
 
 def not_shown(done: int, total: int) -> None:
-    """Shows nothing of the numbers of units done and in total: the default of functions that report them."""
+    """Shows no progress: the default for functions that report the numbers of units done and in total."""
 
 
 def log(line: str) -> None:
@@ -128,7 +128,7 @@ def shows_bars(stream: TextIO) -> bool:
 
 
 def make_bars(stream: TextIO) -> Any:
-    """Returns a `rich.progress.Progress` where `shows_bars(stream)`; its tasks have a field `unit`."""
+    """Returns a `rich.progress.Progress` for a stream that shows bars; its tasks have a field `unit`."""
     return rich_progress.Progress(
         rich_progress.TextColumn("{task.description}", markup=False),
         rich_progress.BarColumn(bar_width=20),

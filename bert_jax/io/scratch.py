@@ -29,9 +29,9 @@ def kept_file(name: str, content: bytes) -> str:
 def cache_directory(name: str) -> str:
     """Returns the local directory of one of bert_jax's caches, in $XDG_CACHE_HOME or ~/.cache.
 
-    Without a home directory it is a new temporary directory: in a shared one, another user could put programs
-    into the cache of compiled ones.
+    Without a home directory it is a new temporary directory: in a shared directory, another user could put
+    programs into the cache of compiled programs.
     """
-    home = os.path.expanduser("~")  # which is "~" without $HOME and without an entry in /etc/passwd
+    home = os.path.expanduser("~")  # "~" without $HOME and without an entry in /etc/passwd
     base = os.environ.get("XDG_CACHE_HOME") or (os.path.isabs(home) and os.path.join(home, ".cache"))
     return os.path.join(base or tempfile.mkdtemp(prefix="bert_jax-"), "bert_jax", name)

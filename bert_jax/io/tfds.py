@@ -57,9 +57,9 @@ def find(pattern: str) -> str:
 
 
 def _prepare(name: str, root: Path) -> Path:
-    """Returns the folder of a data set, which is downloaded and prepared unless it is there."""
+    """Returns the folder of a data set, after downloading and preparing it if needed."""
     try:
-        # Without TensorFlow this module has to be imported, so that its builders (glue, c4, ...) are known.
+        # Without TensorFlow, this module must be imported to register its builders (glue, c4, ...).
         importlib.import_module("tensorflow_datasets.text")
         name_and_version = re.sub(rf"/({_VERSION.pattern})$", r":\1", name)
         made = tensorflow_datasets.builder(name_and_version, data_dir=root, file_format="array_record")

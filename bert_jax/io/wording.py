@@ -1,4 +1,4 @@
-"""Parts of messages: a number with its noun, alternatives, some of many names, and the name that is meant."""
+"""Parts of messages: a number with its noun, alternatives, some of many names, and spelling suggestions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def alternatives(values: Iterable[object]) -> str:
 
 
 def some(names: Iterable[str]) -> str:
-    """Returns the first three names, separated by commas, and the number of the others."""
+    """Returns the first three names, separated by commas, and the number of the remaining ones."""
     names = list(names)
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
@@ -40,7 +40,7 @@ def first_line(error: BaseException) -> str:
 
 
 def closest(word: str, known: Iterable[str]) -> str:
-    """Returns the known name that an unknown one may stand for, or "" if none is close."""
+    """Returns the known name that is closest to an unknown one, or "" if none is close."""
     return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)), "")
 
 
