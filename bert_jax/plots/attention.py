@@ -34,9 +34,9 @@ class AttentionMaps:
 
 
 def choose(number: str, count: int, flag: str) -> list[int]:
-    """Returns the numbers, from 1, that a value of the flag `--layer` or `--head` selects of `count`.
+    """Returns the numbers, from 1 to `count`, that a value of the flag `--layer` or `--head` selects.
 
-    It is a number from 1, a negative one, which counts from the end, or "all". Raises UserError for others.
+    The value is a number from 1, a negative number that counts from the end, or "all"; else UserError.
     """
     if number == "all":
         return list(range(1, count + 1))
@@ -109,7 +109,7 @@ def _draw_squares(maps, layers, heads):
     columns = min(_COLUMNS, len(squares))
     inches = max(2.4 if len(squares) > 1 else 4.5, 0.125 * tokens) if labeled else 2.6
     figure, axes = figures.grid(len(squares), columns, (inches, inches), (1.6, 1.2))
-    style = dict(fontsize=_LABEL_SIZE, parse_math=False)  # dollar signs in a token are no formula
+    style = dict(fontsize=_LABEL_SIZE, parse_math=False)  # dollar signs in a token do not mark a formula
     for place, (axis, (i, j)) in enumerate(zip(axes, squares, strict=True)):
         image = axis.imshow(maps.weights[i - 1, j - 1], **_COLORS)
         axis.set_xticks([])

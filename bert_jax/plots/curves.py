@@ -137,7 +137,7 @@ def _draw(axis, runs, panel):
 
 
 def _smooth(values: np.ndarray) -> np.ndarray:
-    """Returns a moving average [N] of values [N] over 1/20 of the curve; fewer than 20 values as they are."""
+    """Returns a moving average [N] of values [N] over 1/20 of the curve; fewer than 20 are unchanged."""
     if len(values) < 20:
         return values
     half = max(1, len(values) // 40)
