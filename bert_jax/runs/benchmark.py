@@ -35,13 +35,13 @@ from bert_jax.training.step import TrainSetup
 Batch = dict[str, np.ndarray]
 
 # In English Wikipedia with rows of 512 tokens (MLPerf's BERT), 23% of the sequences fill a row, and the mean
-# length is half a row. The lengths of the other sequences are drawn uniformly, from 8 tokens up to the
+# length is half a row. The lengths of the other sequences are sampled uniformly, from 8 tokens up to the
 # fraction of the row that gives this mean.
 _FULL_SHARE = 0.23
 _LONGEST_SHORT = 0.685
 
 _WARM_UP_STEPS = 2
-_LOADER_SECONDS = 3.0  # for which the loader is measured
+_LOADER_SECONDS = 3.0  # duration of the measurement of the loader
 
 
 def _draw_lengths(count: int, length: int, rng: np.random.Generator) -> np.ndarray:
@@ -97,8 +97,8 @@ def make_masked_lm(
 ) -> MaskedLM:
     """Returns masked LM, with the family's heads and with the special token ids of the released vocabularies.
 
-    The strings of the tokens do not matter, so no vocabulary file is needed. `masking` has by default the
-    predictions of rows of `length` tokens. Without next-sentence labels, the model has no head for them.
+    Token strings do not matter, so no vocabulary file is needed. By default, `masking` has the number of
+    predictions for rows of `length` tokens. Without next-sentence labels, the model has no head for them.
     """
     if length > model.max_seq_length:
         raise UserError(
@@ -138,11 +138,11 @@ def time_train_step(
         masked_lm: masked LM, with the architecture and the masks.
         program: the train step of the objective.
         batches: one batch, which stays on the devices and is used for every step, or an iterator over
-            batches, of which the next one is assembled and transferred during a step, as in training.
+            batches; the next batch is assembled and transferred during a step, as in training.
         steps: the number of steps to time, after the warm-up steps.
         accumulate_steps: the number of microbatches.
         seed: the seed of the parameters, the masks and dropout.
-        objective: what is learned with these masks, with what is frozen or adapted; by default masked LM.
+        objective: the objective with these masks, frozen or adapted parts included; by default masked LM.
         log: called with a line before the compilation and before the timing.
 
     Returns:
@@ -238,7 +238,7 @@ def environment() -> dict[str, Any]:
     """Returns the devices, the host and the package versions, to be recorded with a result."""
     device = jax.devices()[0]
     names = ("jax", "jaxlib", "flax", "optax", "numpy")
-    processor = kernel_platform.processor_fields().get("model name")  # which other systems than Linux lack
+    processor = kernel_platform.processor_fields().get("model name")  # only on Linux
     return {
         "device": {"platform": device.platform, "kind": device.device_kind, "count": jax.device_count()},
         "host": {"processor": processor or platform.machine(), "system": platform.platform()},

@@ -40,7 +40,7 @@ def make(directory: str) -> str:
     """Returns the report of a work directory, as HTML.
 
     It has the scores, the curves, the evaluations, the worst mistakes of a fine-tuning, the command and the
-    configuration, as far as the run has them.
+    configuration, if the run has them.
 
     Raises:
         UserError: there is no work directory, or it has no metrics.
