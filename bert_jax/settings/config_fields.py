@@ -1,8 +1,8 @@
-"""Fields of a run's configuration: how one is declared, and what follows from its declaration.
+"""Declares the fields of a run's configuration, and derives checks and defaults from the declarations.
 
 Configurations are frozen dataclasses, whose fields `option` declares; see `bert_jax.settings.run_config` and
-the `Config` of each task. Their defaults, the checks of values, what may change when a run resumes, and
-docs/config.md follow from the declarations.
+the `Config` of each task. The declarations determine the defaults, the checks of values, which fields may
+change when a run resumes, and docs/config.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Part:
     """A configuration, or one of its parts."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the fields that a config file has, as a nested dict."""
+        """Returns the fields of a config file, as a nested dict."""
         found = {}
         for field in dataclasses.fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
             value = getattr(self, field.name)
@@ -55,7 +55,7 @@ def fields(config: Any, prefix: str = "") -> Iterator[tuple[str, Field]]:
 def build(config: type[Config], values: Mapping[str, Any]) -> Config:
     """Returns an instance of a configuration class with the values of a nested mapping.
 
-    Further entries of the mapping are ignored.
+    Other entries of the mapping are ignored.
     """
     return config(
         **{

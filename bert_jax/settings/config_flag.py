@@ -21,9 +21,9 @@ class ConfigFlag(absl_flags.Flag):
     Attributes:
         command: the command that the config is for.
         given: the name or path that was given, or inferred.
-        short: returns, from the flags, the config that is inferred without --config (None if it cannot be),
+        short: returns, from the flags, the config that is inferred without --config (None if there is none),
             and {field: value} that other flags set; None for commands without such flags.
-        note: a line about what was inferred.
+        note: a line about the inferred config.
     """
 
     command = ""
@@ -43,7 +43,7 @@ class _Literal(absl_flags.ArgumentParser):
 
 
 def add(define: Define, command: str, short: Any = None) -> None:
-    """Defines --config of a command, which refuses configs of the other kind; see `ConfigFlag.short`."""
+    """Defines --config of a command, which rejects configs of the other kind; see `ConfigFlag.short`."""
     text = "Config: a name from `bert-jax configs`, or a Python file. --config.a.b=V sets a field."
     flag = ConfigFlag(absl_flags.ArgumentParser(), absl_flags.ArgumentSerializer(), "config", None, text)
     flag.command, flag.short = command, short
@@ -52,7 +52,7 @@ def add(define: Define, command: str, short: Any = None) -> None:
 
 
 def expected(command: str) -> str:
-    """Returns what has to be given with --config, for the message to a user who did not give it."""
+    """Returns a description of the value of --config, for the message if it is missing."""
     return f"NAME, such as {config_files.example(command)} (`bert-jax configs` lists the names)"
 
 
@@ -95,13 +95,13 @@ def flag_of(values: absl_flags.FlagValues) -> ConfigFlag:
 
 
 def overridden(values: absl_flags.FlagValues, prefix: str = "") -> list[str]:
-    """Returns the fields that the command line sets, of those whose names start with `prefix`, without it."""
+    """Returns the fields set by the command line whose names start with `prefix`, without the prefix."""
     prefix = f"config.{prefix}"
     return [name.removeprefix(prefix) for name in values if name.startswith(prefix) and values[name].present]
 
 
 def field_flags(values: absl_flags.FlagValues) -> list[str]:
-    """Returns the names of the flags config.FIELD, of an example config if none was given."""
+    """Returns the names of the flags config.FIELD; without --config, the flags of an example config."""
     config = config_files.load(flag_of(values).given or config_files.example(flag_of(values).command))
     return [f"config.{name}" for name, _ in config_fields.flatten(config)]
 

@@ -1,6 +1,6 @@
 """Fields that earlier versions had, with their defaults, so that their work directories resume.
 
-A recorded run that has another value in such a field cannot resume with this version.
+A recorded run with another value in such a field cannot resume with this version.
 """
 
 
@@ -9,7 +9,7 @@ class _Anything:
         return True
 
 
-ANYTHING = _Anything()  # of fields that had no effect on what was learned
+ANYTHING = _Anything()  # for fields that had no effect on training
 REMOVED: dict[str, object] = {
     "adapter.dropout": 0.0,
     "adapter.init": "kaiming",
