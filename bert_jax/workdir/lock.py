@@ -21,8 +21,8 @@ class Lock:
     """A lock on a directory, held from `acquire` to `release` through the file `directory/.lock`.
 
     The kernel locks a local file, also for the other hosts of a network file system, and releases it when the
-    process ends for any reason. In an object store, and where the file system has no locks, the file exists
-    while the lock is held; it is created only if there is none. The holder renews it from a thread, and
+    process ends for any reason. In an object store, and if the file system has no locks, the file exists
+    while the lock is held, and is created only if it does not exist. The holder renews it from a thread, and
     another run takes it over after `lease` seconds without a renewal.
 
     Args:
@@ -110,7 +110,7 @@ class Lock:
         """Raises UserError if the holder is alive."""
         if not holder:
             return
-        # The clock of its host may differ: wait for two renewals at least.
+        # The clock of its host may differ, so wait for at least two renewals.
         age = time.time() - holder.get("renewed", 0.0)
         wait = min(max(self._lease - age, 2.5 * self._interval), self._lease)
         self._log(f"waiting {wait:.0f} s to see whether {_name(holder)} still uses {self._directory}")
@@ -148,7 +148,7 @@ class Lock:
     def _write(self, is_new: bool = False) -> None:
         if files.is_remote(self._path):
             with remote.opened(self._path) as (system, bare):
-                # gcsfs and s3fs ask the store to create the object only if there is none.
+                # gcsfs and s3fs ask the store to create the object only if it does not exist.
                 system.pipe_file(bare, self._content(), mode="create" if is_new else "overwrite")
         else:
             with open(self._path, "xb" if is_new else "wb") as file:
