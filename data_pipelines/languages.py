@@ -34,7 +34,7 @@ class Language:
 
 
 def divide(inputs: Sequence[str], exclude: str = "") -> list[Language]:
-    """Returns the languages of a corpus, one for each input; for the arguments see `readers.list_inputs`.
+    """Returns the languages of a corpus, one for each input; see `readers.list_inputs` for the arguments.
 
     Raises:
         UserError: there is only one input, an input has no text, or a file is in two of them.
@@ -55,9 +55,9 @@ def divide(inputs: Sequence[str], exclude: str = "") -> list[Language]:
 
 
 def rules_of(name: str) -> str:
-    """Returns the code of `sentences.LANGUAGES` in the name of a language; "" if there is none, or several.
+    """Returns the code of `sentences.LANGUAGES` in the name of a language; "" unless there is exactly one.
 
-    It is a word of the name (`de` of `20230601.de`), or the beginning of a wiki's (`de` of `dewiki-latest`).
+    The code is a word of the name (`de` of `20230601.de`), or begins a wiki's (`de` of `dewiki-latest`).
     """
     words = {word.removesuffix("wiki") for word in _SEPARATOR.split(name.lower())}
     known = words & set(sentences.LANGUAGES)
@@ -65,7 +65,7 @@ def rules_of(name: str) -> str:
 
 
 def _names(inputs: Sequence[str]) -> list[str]:
-    """Returns the inputs without the beginning and the end that they have in common, in whole words."""
+    """Returns the inputs without their common prefix and suffix of whole words."""
     heads = _without_shared([_WORDS_AND_SEPARATORS.findall(each) for each in inputs])
     names = ["".join(reversed(words)) for words in _without_shared([words[::-1] for words in heads])]
     return names if len(set(names)) == len(names) and all(names) else list(inputs)
@@ -77,7 +77,7 @@ def _without_shared(lists: Sequence[list[str]]) -> list[list[str]]:
 
 
 def times(text: Sequence[int], exponent: float) -> list[float]:
-    """Returns how often the documents of each language are used; the least is 1.
+    """Returns how often the documents of each language are used; the minimum is 1.
 
     Args:
         text: the number of tokens n in the documents of each language.

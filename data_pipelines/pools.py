@@ -36,8 +36,8 @@ Todo = Sequence[tuple[int, str | None, Any]]  # (index, path of the result, task
 class LocalPool:
     """Runs tasks in `workers` processes, or in this process if `workers` is 1, and stores their results.
 
-    The processes are spawned, so they inherit no locks and no threads. They end when this process ends,
-    however it ends. A pool is closed as a context manager.
+    The processes are spawned, so they inherit no locks and no threads. They end when this process ends for
+    any reason. A pool is closed as a context manager.
     """
 
     def __init__(self, workers: int):
@@ -158,7 +158,7 @@ def _start_worker() -> None:
 
 
 class BeamPool(LocalPool):
-    """Runs tasks in Beam pipelines in place of processes of this machine.
+    """Runs tasks in Beam pipelines instead of processes of this machine.
 
     Args:
         arguments: the arguments of the pipelines as one string: `--runner=DataflowRunner --project=...`.
@@ -212,7 +212,7 @@ class BeamPool(LocalPool):
         for path, _ in todo:
             with contextlib.suppress(FileNotFoundError):
                 messages.append(files.read(f"{path}.error").decode())
-                # All of them are removed, so that the next run does not report them again.
+                # All messages are removed, so that the next run does not report them again.
                 files.remove(f"{path}.error")
         if messages:
             raise UserError(messages[0])

@@ -132,7 +132,7 @@ _LABEL = re.compile(r"\*{0,2}\w+(?: \([^)]*\))?: +(?=\S)")  # the label of a par
 _HEADING = re.compile(r"[\w ]{1,40}:$")
 _UNDERLINE = re.compile(r"([=*~^\"'#-])\1{2,}\s*$")
 _SIGNATURE = re.compile(r"[\w.]+\(.*\)?(?:\s*->.*)?$")
-# Two spaces are left where markup without text was removed.
+# Two spaces remain where markup without text was removed.
 _CODE_MARKS = ("::", ">>>", "...", "==", "\\", "|", "{", "}", "<", ">", "@", "#", "$", "http", "  ")
 _PLAIN_WORD = re.compile(
     r"[\"'“‘(]*(?:[A-Za-z]+(?:[-'’/][A-Za-z]+)*|\d+(?:[.,]\d+)?|i\.e|e\.g)[.,;:!?)\"'”’]*$"

@@ -1,4 +1,4 @@
-"""Defines the flags of `bert-jax data`, and the settings that the manifest of records has."""
+"""Defines the flags of `bert-jax data`, and the settings in the manifest of records."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Options(CorpusOptions):
     )
 
     def cleaning_settings(self) -> cleaning.Settings | None:
-        """Returns how documents are cleaned, or None for no cleaning."""
+        """Returns the settings of cleaning, or None for no cleaning."""
         return cleaning.parse(self.clean, {name: getattr(self, name) for name in cleaning.FLAG_STEPS})
 
     def tokenizer(self) -> tokenization.Tokenizer:
@@ -166,7 +166,7 @@ class Options(CorpusOptions):
     def sentence_languages(
         self, paths: Sequence[str], divided: Sequence[languages.Language] = ()
     ) -> list[str]:
-        """Returns the languages by whose rules the text is split into sentences.
+        """Returns the languages whose rules split the text into sentences.
 
         Args:
             paths: the input files.
@@ -191,7 +191,7 @@ class Options(CorpusOptions):
 
     @property
     def fills_rows(self) -> bool:
-        """Whether each row is one sequence, of text that continues over the ends of documents."""
+        """Whether each row is one sequence of text that continues across documents."""
         return self.full_sentences or self.full_rows
 
     def check(self) -> None:

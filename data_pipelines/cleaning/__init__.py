@@ -1,7 +1,7 @@
-"""Cleans documents one by one for `bert-jax data --clean=unicode,length,...`, and reports what that did.
+"""Cleans documents one by one for `bert-jax data --clean=unicode,length,...`, and reports the effects.
 
-A step is a function from a document to an `Outcome`: the cleaned document or None, and what was dropped and
-why. The steps that compare documents with each other are in module `duplicates`.
+A step is a function from a document to an `Outcome`: the cleaned document or None, and the dropped texts with
+reasons. The steps that compare documents with each other are in module `duplicates`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ with optional_imports("cleaning"):
 STEPS = ("unicode", "length", "language", "exact", "near")  # in the order in which they run
 MOST_EXAMPLES = 5
 EXAMPLE_CHARACTERS = 100
-# Raised when a step changes; records of versions before the first change have none.
+# Increased when a step changes; records of versions before the first change have no version.
 _VERSIONS = {"unicode": 2, "length": 3}
 _PACKAGES = {"language": "py3langid", "near": "rensa"}
 # The flags of `bert-jax data` that belong to --clean, and the step of each.
@@ -37,19 +37,19 @@ _SUMS = ("documents_changed", "documents_dropped", "passages_dropped", "bytes_dr
 
 _LEAST_DOCUMENT_CHARACTERS = 200
 _PASSAGE_CHARACTERS = (3, 100_000)  # the bounds
-_LONG_WORD_CHARACTERS = 100  # more of them are removed
+_LONG_WORD_CHARACTERS = 100  # longer words are removed
 _MAX_REPLACEMENT_SHARE = 0.05  # of U+FFFD in a passage; with more, its words are lost
 _LANGUAGE_CHARACTERS = 2000
 _REPEATED_PASSAGE_CHARACTERS = 32  # good text repeats shorter ones too, such as "Yes."
 
 _SPACES = re.compile(r"\s+")
 # Zero-width and direction marks, the soft hyphen and control characters. The joiners U+200C and U+200D are
-# kept, since Persian, the scripts of India and emoji need them.
+# kept, because Persian, the scripts of India and emoji need them.
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f"
     "\ufeff\ufff9-\ufffb]+"
 )
-# Only the Latin script: in scripts without spaces between words, the length of a run means nothing.
+# Only the Latin script: in scripts without spaces between words, long runs are normal.
 _LONG_WORD = re.compile(rf"[!-~\u00a1-\u024f]{{{_LONG_WORD_CHARACTERS + 1},}}")
 
 
@@ -59,8 +59,8 @@ class Settings:
 
     Attributes:
         steps: names in STEPS, in their order.
-        near_duplicate_threshold: the Jaccard similarity of the sets of word 5-shingles from which two
-            documents are near duplicates.
+        near_duplicate_threshold: documents are near duplicates if the Jaccard similarity of their sets of
+            word 5-shingles is at least this.
         language: the ISO 639-1 code of the documents that the step `language` keeps.
     """
 
@@ -128,7 +128,7 @@ def _language_identifier() -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The result of a step: the document, changed or not, or None; and (reason, text) of what was dropped."""
+    """The result of a step: the document, changed or not, or None; and (reason, text) of dropped texts."""
 
     document: Document | None
     dropped: tuple[tuple[str, str], ...] = ()
@@ -223,7 +223,7 @@ _FUNCTIONS: dict[str, Callable[[Document, Settings], Outcome]] = {
 
 
 class Cleaner:
-    """Cleans documents, in the order of the corpus, and counts what was changed and dropped.
+    """Cleans documents, in the order of the corpus, and counts changed and dropped texts.
 
     Attributes:
         counts: the numbers of `documents` and `bytes` that were read, and `steps`, the counts of each step.
@@ -264,7 +264,7 @@ def example(key: str, reason: str, text: str) -> dict[str, str]:
 
 
 def merged_report(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the report of all cleaning: the sums of the counts, the first examples, and shares.
+    """Returns the report of all cleaning: the sums of the counts, the first examples, and fractions.
 
     Args:
         parts: the counts of the `Cleaner`s of the parts of a corpus, in its order.

@@ -6,8 +6,8 @@
    a mask next to each run that hides the dropped documents from `sorted_runs.read_documents`. Its memory is
    about 100 bytes for each document.
 
-The document with the smallest key of each group is kept; among equal keys, the first one in the corpus. So
-the result does not depend on the workers or on the ranges into which the corpus was split.
+The document with the smallest key of each group is kept; among equal keys, the first one in the corpus. The
+result therefore does not depend on the workers or on the ranges into which the corpus was split.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Writer:
     """Collects the hashes and signatures of a run's documents, in the order in which they are added to it.
 
     Attributes:
-        size: the approximate memory of what was collected, in bytes.
+        size: the approximate size of the collected data in memory, in bytes.
     """
 
     def __init__(self, settings: Settings):
@@ -208,7 +208,7 @@ def drop(
 def drop_duplicates(task: DropTask) -> dict[str, Any]:
     """Writes a mask of dropped documents next to each run.
 
-    A document that repeats another one exactly is counted for the step `exact` only.
+    An exact duplicate is counted only for the step `exact`.
 
     Returns:
         `groups`, for each one the counts of the `dropped` documents, and `histogram` and `smallest_keys` of
@@ -269,17 +269,17 @@ def _text(data: bytes) -> str:
 
 
 def find(step: str, keys: np.ndarray, values: Sequence[np.ndarray], threshold: float) -> np.ndarray:
-    """Returns pairs of duplicates, int64 [n, 2]: the kept document and the other one.
+    """Returns pairs of duplicates, int64 [n, 2]: the kept and the other document.
 
-    For `near`, documents are compared that agree in a band of their signatures. The documents of a band are
-    sorted by key, which is a random order, and each is compared with the next 64. This covers all pairs of a
-    band of up to 65 documents, and bounds the work where a site repeats a template a million times.
+    For `near`, documents are compared if they agree in a band of their signatures. The documents of a band
+    are sorted by key, which is a random order, and each is compared with the next 64. This covers all pairs
+    of a band of up to 65 documents, and bounds the work if a site repeats a template a million times.
 
     Args:
         step: `exact` or `near`.
         keys: uint64 [documents], of all runs; pairs are of positions in it.
         values: the hashes or signatures of the documents of each run.
-        threshold: the fraction of equal values from which two signatures are near duplicates.
+        threshold: two signatures are near duplicates from this fraction of equal values.
     """
     hashes = np.concatenate([one if step == "exact" else row_hashes(one)[:, None] for one in values])
     order = np.lexsort((keys, *hashes.T))
@@ -329,7 +329,7 @@ def _similarities(signatures: Sequence[np.ndarray], pairs: np.ndarray) -> np.nda
 
 
 def _spanning_forest(pairs: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Returns pairs that connect the same groups: the smallest key of each with every other one."""
+    """Returns pairs that connect the same groups: the smallest key of each group with every other key."""
     if not len(pairs):
         return pairs
     documents, places = np.unique(pairs, return_inverse=True)

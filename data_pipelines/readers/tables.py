@@ -55,7 +55,7 @@ def read_jsonl(
 
 
 def _record(line: Line, counts: collections.Counter[str]) -> dict[str, Any] | None:
-    """Returns the JSON object of a line; None if there is none."""
+    """Returns the JSON object of a line; None if the line has none."""
     if not line.ends:
         return None
     undecodable: collections.Counter[str] = collections.Counter()
@@ -104,7 +104,7 @@ def read_csv(
 
 
 def table(path: str) -> columnar.Table:
-    """Returns a Parquet or Arrow file; the last remote one is kept, since its ranges are read one by one."""
+    """Returns a Parquet or Arrow file; the last remote file is kept, because its ranges are read in turn."""
     return _remote_table(path, files.version(path)) if files.is_remote(path) else columnar.Table(path)
 
 

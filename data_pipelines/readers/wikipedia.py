@@ -64,7 +64,7 @@ def read_xml(
 
 
 def _hidden_namespaces(range_: Range) -> frozenset[str]:
-    """Returns the English names of the hidden namespaces, and those in the header of the dump, in lower case.
+    """Returns the English names of hidden namespaces, and their names in the dump's header, in lower case.
 
     Raises:
         UserError: the file is not XML.

@@ -15,7 +15,7 @@ _DROPPED_ELEMENTS = _FORMULAS | frozenset(
     "maplink graph templatedata inputbox categorytree pre poem table ul ol dl script style includeonly "
     "section".split()
 )
-# Stands for a formula or an inline template whose text is not known. It is no character of Unicode.
+# Replaces a formula or an inline template whose text is not known. It is a Unicode noncharacter.
 _HOLE = "\ufdd0"
 # Templates that show their first or their last argument; that show nothing; and that show one text.
 _FIRST = frozenset(
@@ -84,9 +84,9 @@ def paragraphs(
 ) -> list[str]:
     """Returns the paragraphs of a page as plain text.
 
-    Headings, lists, tables, references, files and templates are dropped. Of inline templates that show text,
-    the common ones of the English Wikipedia are replaced by it. A sentence with another one, or with a
-    formula, is dropped, since it would have a hole.
+    Headings, lists, tables, references, files and templates are dropped. The common inline templates of the
+    English Wikipedia are replaced by the text that they show. A sentence with another inline template, or
+    with a formula, is dropped, because it would have a hole.
 
     Args:
         text: wikitext, well-formed or not.
@@ -131,7 +131,7 @@ def _with_nowiki_escaped(text: str) -> str:
 
 
 def _without_elements(text: str, name: str, instead: str) -> str:
-    """Replaces elements with their contents; of one without a closing tag, only the tag is replaced."""
+    """Replaces elements with their contents; if an element has no closing tag, only its tag is replaced."""
     opening = re.compile(rf"<{name}(?:[\s/][^<>]*)?>", re.IGNORECASE)
     closing = re.compile(rf"</{name}\s*>", re.IGNORECASE)
     kept: list[str] = []
@@ -149,7 +149,7 @@ def _without_elements(text: str, name: str, instead: str) -> str:
 
 
 def _without_brackets(text: str, hidden: Set[str]) -> str:
-    """Replaces templates by the text that they show, and removes tables and links that show none."""
+    """Replaces templates by the text that they show, and removes tables and links without visible text."""
     spans: list[tuple[int, int, str]] = []  # (begin, end, text instead of it)
     stack: list[tuple[str, int]] = []
     depths = dict.fromkeys(_CLOSES.values(), 0)
@@ -232,7 +232,7 @@ def _shown(text: str, begin: int, end: int, inside: Iterable[tuple[int, int, str
 
 
 def _measure(values: list[str]) -> str:
-    """Returns what {{convert|5|-|6|km|mi}} shows before its bracket, "5–6 km"; "" if it is not understood."""
+    """Returns the text of {{convert|5|-|6|km|mi}} before its bracket, "5–6 km"; "" if it is unknown."""
     shown, number = "", 0
     while number + 1 < len(values) and _NUMBER.fullmatch(values[number]):
         shown += values[number]

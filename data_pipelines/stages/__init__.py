@@ -1,4 +1,4 @@
-"""The stages from a corpus to record files; each writes files that depend on its task only.
+"""The stages from a corpus to record files; each writes files that depend only on its task.
 
 1. `tokenizing` reads byte ranges of the input and writes runs: documents as token ids, sorted by key, a hash
    of the document's name.

@@ -55,14 +55,14 @@ def normalizer(lower_case: bool, strip_accents: bool) -> Callable[[str], str]:
 
 
 def is_alone(character: str) -> bool:
-    """Returns whether a character always is a separate word, as punctuation and Chinese characters are."""
+    """Returns whether a character is always a separate word, such as punctuation and Chinese characters."""
     if character.isascii():
         return character.isprintable() and not character.isalnum()
     return _surrounded_by_spaces()(character) != character
 
 
 class GoogleWordPieceTokenizer(WordPieceTokenizer):
-    """WordPiece whose text is normalized by the Unicode tables of the running Python.
+    """WordPiece that normalizes text with the Unicode tables of the running Python.
 
     U+166D and U+111C9 are punctuation in the older tables of the Rust library: words that contain them are
     [UNK].

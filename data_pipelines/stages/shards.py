@@ -13,7 +13,7 @@ import numpy as np
 from bert_jax.data import tfrecord
 from bert_jax.io import files
 
-_PIECES = 64  # of each part that `spread` cuts
+_PIECES = 64  # pieces into which `spread` cuts each part
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ def make_shard(task: ShardTask) -> dict[str, Any]:
     """Copies the rows of a shard into one record file, and checks their CRCs.
 
     Returns:
-        What a manifest has of the file.
+        The manifest's entry for the file.
     """
     repeated = len({path for path, *_ in task.parts}) < len(task.parts)
     # Files that occur once are closed after their rows, because their indexes are large.
