@@ -4,7 +4,7 @@ import sys
 
 from bert_jax import signals
 
-signals.block()  # until the command is known, which decides how a signal ends it
+signals.block()  # until the command is known, because a signal ends each command differently
 
 from bert_jax.cli import main  # noqa: E402
 

@@ -22,8 +22,8 @@ with epy.lazy_imports():
     import huggingface_hub
     from huggingface_hub import utils as hub_utils
 
-# "org/name", or the name alone of the first models on the hub, such as "bert-base-uncased"; then a branch,
-# a tag or a commit.
+# "org/name", or only the name for the first models on the hub, such as "bert-base-uncased"; then a branch, a
+# tag or a commit.
 _NAME = re.compile(r"(?P<name>(?:\w[\w.-]*/)?\w[\w.-]*)(?:@(?P<revision>[\w./-]+))?")
 
 # The folder of a model in the hub's cache, or of one of its snapshots.
@@ -50,7 +50,7 @@ def local_path(path: files.PathLike) -> files.PathLike:
 
     Raises:
         UserError: the hub has no such model, it has no safetensors, or the hub cannot be reached and the
-            cache lacks the model; or a folder of the cache has no one snapshot.
+            cache lacks the model; or a folder of the cache does not have exactly one snapshot.
     """
     if is_name(path):
         return _download(os.fspath(path))
@@ -76,7 +76,7 @@ def name_with_commit(path: files.PathLike) -> str:
 
 @functools.cache
 def _bar() -> type:
-    """Returns the hub's progress bar, shown after a second: not for files that the cache has."""
+    """Returns the hub's progress bar, which is shown after a second and not for cached files."""
 
     class Bar(hub_utils.tqdm):
         def __init__(self, *args, **options):
@@ -125,9 +125,9 @@ DATA = "hf:"  # the prefix of data sets on the hub: hf:ORG/NAME, hf:ORG/NAME:CON
 DATA_NAME = re.compile(
     r"hf:(?P<name>(?:\w[\w.-]*/)?\w[\w.-]*)(?::(?P<config>[^@]+))?(?:@(?P<revision>[\w./-]+))?"
 )
-# The branch in which the hub keeps a Parquet copy of data sets that are programs, such as conll2003.
+# The branch in which the hub stores a Parquet copy of data sets that are scripts, such as conll2003.
 _PARQUET_BRANCH = "refs/convert/parquet"
-# The names that data sets give to a split.
+# The names of a split in data sets.
 _SPLITS = {"dev": ("validation", "dev", "val", "valid")}
 
 
@@ -136,11 +136,11 @@ class DataSet(NamedTuple):
 
     Attributes:
         source: its name on the hub.
-        task: the fine-tuning task that it is for; "" for a corpus.
+        task: the fine-tuning task of the data set; "" for a corpus.
         columns: {field of `config.data`: column} of its files.
-        rows: the number of training and evaluation rows; of a corpus, the documents in millions.
-        license: the license; "" where its card has none.
-        splits: {split: its name there}, if it is another one.
+        rows: the number of training and evaluation rows; for a corpus, the documents in millions.
+        license: the license; "" if its card has none.
+        splits: {split: its name in the data set}, if the names differ.
     """
 
     source: str
@@ -198,7 +198,7 @@ class NoSplit(UserError):
 
 
 def data_set(name: str) -> DataSet | None:
-    """Returns the data set that a short name or a source of `DATA_SETS` stands for; None for others.
+    """Returns the data set with this short name or this source in `DATA_SETS`; None for other names.
 
     A file or a folder of the same name is preferred.
     """
@@ -258,7 +258,7 @@ def _split_of(path: str) -> str:
 
 
 def _patterns(shown: str, name: str, config: str, revision: str | None) -> dict[str, list[str]]:
-    """Returns {split: patterns of its files} as the data set's card has them; {} if it does not say."""
+    """Returns {split: patterns of its files} from the data set's card; {} if the card has none."""
     card = _data_snapshot(shown, name, revision, ["README.md"])
     if not card:
         return {}

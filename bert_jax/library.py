@@ -1,4 +1,4 @@
-"""The front door: loads a model of any format, fine-tunes and pre-trains from Python."""
+"""The Python API: loads a model of any format, fine-tunes and pre-trains."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from bert_jax.settings import config_fields, config_files
 from bert_jax.tasks.rows import batches
 from bert_jax.tokenization import Tokenizer
 
-with epy.lazy_imports():  # what only training needs
+with epy.lazy_imports():  # only training needs these
     import pyarrow
     from pyarrow import parquet
 
@@ -49,7 +49,7 @@ with epy.lazy_imports():  # what only training needs
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """The encodings of B texts, of which the longest has L tokens.
+    """The encodings of B texts; the longest has L tokens.
 
     Attributes:
         tokens: int32 [B, L], token ids with [CLS] and [SEP], padded with [PAD].
@@ -83,7 +83,7 @@ class LoadedModel:
         log: Callable[[str], None] = print,
     ):
         self.tokenizer: Tokenizer = tokenizer_of(model)
-        # The network and the updates that `encode` does not compute are not kept in memory.
+        # The generator and the updates, which `encode` does not use, are not kept in memory.
         self._model = model.replace(generator=None, adapter=None)
         self._sentence = model.sentence or SentenceVectors()
         self._embedder = Embedder(model, pooling="none", dtype=dtype, log=log)
@@ -99,9 +99,9 @@ class LoadedModel:
     def encode(self, texts: Iterable[Text], pooling: str = "") -> Encoding:
         """Returns the tokens and the last hidden states of texts, or of pairs of texts.
 
-        Texts are truncated at the end, at the length that a model for sentence embeddings was trained with,
-        and otherwise at the number of positions. Such a model may also scale `pooled` to length 1. Both hold
-        for every pooling.
+        Texts are truncated at the training length of a model for sentence embeddings, and otherwise at the
+        number of positions. A sentence embedding model may also scale `pooled` to length 1. Both hold for
+        every pooling.
 
         Args:
             texts: each is a str, or a tuple (first, second).
@@ -110,7 +110,7 @@ class LoadedModel:
                 dense layer and tanh. "" for the pooling of a sentence encoder, and "mean" for other models.
 
         Raises:
-            UserError: the model has no such pooling, or `texts` is no list of texts and pairs.
+            UserError: the model does not support this pooling, or `texts` is not a list of texts and pairs.
         """
         if not pooling:
             self._model.check_sentence()
@@ -328,7 +328,7 @@ def _configured(
 
 
 def _file_of(rows: Any, path: str) -> str:
-    """Returns the path of rows: their own, or a Parquet file that is written unless it has these rows."""
+    """Returns the path of rows: the given path, or a Parquet file, written unless it has these rows."""
     if isinstance(rows, str | os.PathLike):
         return os.fspath(rows)
     if hasattr(rows, "to_parquet") and hasattr(rows, "features"):  # datasets.Dataset, with names of classes
@@ -337,7 +337,7 @@ def _file_of(rows: Any, path: str) -> str:
         rows = pyarrow.Table.from_pandas(rows, preserve_index=False)
     elif not isinstance(rows, pyarrow.Table):
         rows = list(rows)
-        # `from_pylist` would take the columns of the first row alone.
+        # `from_pylist` would use only the columns of the first row.
         names = dict.fromkeys(name for row in rows for name in row)
         rows = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
     buffer = io.BytesIO()
