@@ -50,7 +50,7 @@ def synthetic_rows(config: PretrainConfig, length: int | None) -> Rows:
     length = length or positions
     vocab_size = config.model.vocab_size or EncoderConfig.vocab_size
     batch = benchmark.synthetic_batch("full", 1, length, vocab_size, mask_copies=config.masking.copies)
-    # Rows of records have room for more sequences than the one that these rows have.
+    # These rows have one sequence, but rows of records have room for several.
     room = packed.default_sequences_per_row(length)
     arrays = {name: (array.shape[1:], array.dtype) for name, array in batch.items()}
     for name in ("starts", "first_lengths", "next_sentence_labels"):

@@ -1,4 +1,4 @@
-"""Disentangled attention (He et al. 2021, section 3.1), with matmuls and shifts in place of gathers.
+"""Disentangled attention (He et al. 2021, section 3.1), with matmuls and shifts instead of gathers.
 
 The logits of a query i and a key j depend on their contents and on their distance i - j:
 

@@ -237,7 +237,7 @@ def fuses_norm(requested: str, norm: str, length: int | None, features: int, tar
     """Returns whether a Pallas kernel computes norm(x + dropout(h + bias)), the end of a post-norm sublayer.
 
     Args:
-        requested: `model.attention`, as of `kernels`.
+        requested: `model.attention`, as for `kernels`.
         norm: "layernorm" or "rmsnorm".
         length: number of tokens of a row; None is unknown.
         features: features of a token.

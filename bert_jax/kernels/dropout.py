@@ -159,7 +159,7 @@ def keep_mask(key: jax.Array, shape: tuple[int, ...], rate: float, ids: jax.Arra
         index += jax.lax.broadcasted_iota(jnp.uint32, index.shape, axis) * np.uint32(stride)
         stride *= shape[axis]
     columns = column_hash(jnp.arange(size, dtype=jnp.uint32), *row_seeds(key, 1, _NO_ROW))
-    # If they were fused with the product, the hashes would be computed again for every element.
+    # If they were fused with the product, the hashes would be recomputed for every element.
     rows, columns = jax.lax.optimization_barrier((row_hash(index, first, second), columns))
     return keep(rows, columns, rate).reshape(shape)
 

@@ -63,7 +63,7 @@ def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: 
 
 
 def _layer_norm_fwd(x, scale, bias, epsilon):
-    # The empty tuple, which contains no array, records that there is a bias.
+    # The empty tuple, which contains no array, records that the norm has a bias.
     return layer_norm(x, scale, bias, epsilon), (pack(x), scale, epsilon, None if bias is None else ())
 
 

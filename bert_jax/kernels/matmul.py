@@ -136,7 +136,7 @@ def _in_form(operands, names, output, dtype):
     """Returns the einsum of operands with these names of dimensions."""
     both = [x for x in names[0] if x in names[1]]
     (summed,) = (x for x in both if x not in output)
-    # The left operand is the one that gets transposed, so it should be the smaller one.
+    # The left operand may be transposed, so it should be the smaller one.
     order = sorted(range(2), key=lambda i: (names[i][-1] != summed, operands[i].size))
     (left, right), (first, second) = [operands[i] for i in order], [names[i] for i in order]
     batch = [x for x in both if x != summed]
@@ -209,7 +209,7 @@ def _dense_bwd(transposed, residuals, g):
     def outer(left, right):  # sum over rows of left[n] right[n]'
         return matmul(left, right, (0, 0), jnp.float32)
 
-    # The left operand is the one that gets transposed, so it should be the narrower one.
+    # The left operand is transposed, so it should be the narrower one.
     if transposed and platform.target_platform() == "cpu":
         dkernel = materialize(outer(x, g)).T  # XLA would swap the operands of the matmul again
     elif transposed:

@@ -239,7 +239,7 @@ class EncoderLayer(Module):
     def _implementation(self, length, dropout_rate):
         """Returns the name of the implementation of attention for the platform and mesh being traced for."""
         config = self.config
-        if self.is_initializing():  # with a few tokens, for which there are no kernels
+        if self.is_initializing():  # with a few tokens, which the kernels do not support
             return "xla"
         case = dispatch.AttentionCase(
             str(self.dtype),

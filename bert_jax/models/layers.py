@@ -173,7 +173,7 @@ class Norm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, fused: Callable | None = None) -> jax.Array:
-        """Returns the norm of x [..., F], or the result of `fused`, called in place of the norm."""
+        """Returns the norm of x [..., F], or the result of `fused`, which replaces the norm."""
 
         def parameter(name: str, init: Initializer) -> Any:
             boxed = nn.with_logical_partitioning(init, ("norm",))

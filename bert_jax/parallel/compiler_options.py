@@ -79,7 +79,7 @@ def options(
     if platform == "tpu" and shape["data"] > 1 and shape["fsdp"] * shape["tensor"] == 1 and not recomputes:
         chosen.update(DATA_PARALLEL.get(kind, {}))
     if platform == "tpu" and shape["fsdp"] > 1:
-        # By default, a matrix product with a sharded kernel becomes a chain of exchanges between neighbors.
+        # By default, a matmul with a sharded kernel becomes a chain of exchanges between neighbors.
         # BERT's kernels are too small for that: at fsdp=16, a step of two layers of Base takes four times as
         # long. MaxText and AXLearn also set this option.
         chosen["xla_jf_spmd_threshold_for_windowed_einsum_mib"] = "1000000"

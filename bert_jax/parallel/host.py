@@ -107,7 +107,7 @@ def keep_activations(compiled: jax.stages.Compiled, devices: int) -> bool:
 
 
 GPU_PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
-_NVIDIA_DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")  # /dev/dxg is the one of WSL
+_NVIDIA_DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")  # /dev/dxg is WSL's device
 _TPU_DEVICES = ("/dev/accel*", "/dev/vfio/[0-9]*")
 _TPU_VARIABLES = ("CLOUD_TPU_TASK_ID", "JAX_FORCE_TPU_INIT", "TPU_NAME", "TPU_WORKER_ID")
 

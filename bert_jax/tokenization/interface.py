@@ -43,7 +43,7 @@ class Tokenizer(abc.ABC):
         kind: the name of the kind in `families.KINDS`.
         continuation, word_start: the marks at the beginning of tokens that continue or start a word, or "".
         released_name: the name of the file in released models; "" for the first one of the kind.
-        states_template: whether files of this kind say how rows are assembled.
+        states_template: whether files of this kind contain the template of rows.
         keeps_case: for error messages, why lower-casing and stripping accents are not supported; else "".
         digest: the SHA-256 digest of the file's bytes in hexadecimal.
         tokens: the tokens by id.

@@ -1,8 +1,8 @@
 """Cleans and folds text like google-research/bert's BasicTokenizer, without a loop over characters.
 
-SentencePiece models and google records have these rules. WordPiece has the `BertNormalizer` of `tokenizers`,
-which differs: its tables are of an older Unicode, it drops private-use characters, and it misses the final
-sigma.
+SentencePiece models and google records use these rules. WordPiece uses the `BertNormalizer` of `tokenizers`,
+which differs: its tables have an older Unicode version, it drops private-use characters, and it does not
+handle the final sigma.
 """
 
 import functools
@@ -57,7 +57,7 @@ class Substitution:
 
 @functools.cache
 def _substitutions() -> tuple[Substitution, Substitution]:
-    """Returns what drops unwanted characters, and what drops marks."""
+    """Returns the substitutions that drop unwanted characters, and marks."""
     dropped, marks = {0xFFFD, *range(0xD800, 0xE000)}, set()
     for plane in PLANES:
         for code_point in plane:
@@ -78,7 +78,7 @@ def clean(text: str) -> str:
 
 
 def without_surrogates(text: str) -> str:
-    """Returns a text with U+FFFD in place of each lone surrogate, which UTF-8 does not have."""
+    """Returns a text with each lone surrogate, which UTF-8 cannot encode, replaced by U+FFFD."""
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 

@@ -15,7 +15,7 @@ class MaskedLMHead:
     """Structure of the masked LM head; the defaults are BERT's.
 
     Attributes:
-        transform: whether there is a dense layer from H to E with an activation.
+        transform: whether the head has a dense layer from H to E with an activation.
         transform_bias: whether that layer has a bias.
         activation: a name in `layers.ACTIVATIONS`; None for `hidden_act`.
         norm: whether a norm follows.
