@@ -1,12 +1,12 @@
-"""Fine-tunes tasks of GLUE beside transformers in PyTorch, in turn, with the same data and hyperparameters.
+"""Fine-tunes GLUE tasks with bert_jax and with transformers, in turn, with equal data and hyperparameters.
 
     python benchmarks/glue.py --data_dir=glue --model=MODEL --peer=hf_glue.py --peer_python=PYTHON \
         --tasks=mrpc,rte,cola,stsb --seeds=3 --output=glue
 
-MODEL is a Hugging Face folder; the peer is `hf_glue.py MODEL DATA_DIR TASK SEED --limit N`, whose AdamW,
-clipping, warm-up and linear decay bert_jax is given. Every run adds a line to OUTPUT/runs.jsonl, and what is
-there is not run again; `--table` prints it. Examples a second are of training alone, compilation included,
-and both score the last step.
+MODEL is a Hugging Face folder. The peer is `hf_glue.py MODEL DATA_DIR TASK SEED --limit N` in PyTorch;
+bert_jax uses its AdamW, clipping, warm-up and linear decay. Every run adds a line to OUTPUT/runs.jsonl, and
+runs in that file are not repeated; `--table` prints it. Examples per second count training only, including
+compilation. Both libraries score the last step.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 FOLDERS = {"mrpc": "MRPC", "rte": "RTE", "cola": "CoLA", "stsb": "STS-B", "sst2": "SST-2"}
-# The peer's names of each task's first metric, and what bert_jax calls it.
+# The metrics of each task: {the peer's name: bert_jax's name}.
 METRICS = {
     "mrpc": {"f1": "f1", "acc": "accuracy"},
     "rte": {"acc": "accuracy"},
@@ -63,7 +63,7 @@ def run_ours(args, task, seed, limit, *flags, name="bert_jax"):
 
 
 def limited(args, task, limit):
-    """GLUE's folder with the first `limit` rows of training."""
+    """Returns a copy of the GLUE folder with the first `limit` training rows."""
     target = Path(args.output, f"first-{limit}", FOLDERS[task])
     target.mkdir(parents=True, exist_ok=True)
     source = Path(args.data_dir, FOLDERS[task])

@@ -1,11 +1,11 @@
-"""Checks what a GPU computes against a CPU, and profiles a pre-training step; see benchmarks/gpu.sh.
+"""Compares the results of a GPU and a CPU, and profiles a pre-training step; see benchmarks/gpu.sh.
 
     python benchmarks/gpu_checks.py attention
     python benchmarks/gpu_checks.py gradients [--small]
     python benchmarks/gpu_checks.py step base 64 512 packed:0.1:0.1:bfloat16 --output=DIR
 
-`attention` and `gradients` print each result as a line of JSON. `step` writes the times of operations of a
-pre-training step, STEP.operations.json, and the compiled program, STEP.hlo.gz, and prints the sums by kernel.
+`attention` and `gradients` print each result as a line of JSON. `step` writes the operation times of a
+pre-training step to STEP.operations.json and the compiled program to STEP.hlo.gz, and prints sums by kernel.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent / "compare"))  # a folder that Python runs, and no package
+sys.path.append(str(Path(__file__).resolve().parent / "compare"))  # a folder that Python runs, not a package
 import measure
 
-_STEPS = 4  # of a profile
+_STEPS = 4  # in a profile
 
 
 def emit(**result) -> None:
@@ -33,7 +33,7 @@ def emit(**result) -> None:
 
 
 def attention(args) -> None:
-    """cuDNN's attention beside the plain one, on packed rows: results and gradients."""
+    """Compares results and gradients of cuDNN attention with plain attention on packed rows."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -70,8 +70,8 @@ def attention(args) -> None:
     emit(largest_difference=worst, ok=all(value < 0.03 for value in worst.values()))
 
 
-# (dtype, precision of float32 products, tokens a row, how far the gradient may be from the CPU's, as a part
-# of its length). 127 is odd, and 24 shorter than any tile.
+# (dtype, float32 matmul precision, tokens per row, bound of the gradient's distance from the CPU's, relative
+# to its norm). 127 is odd, and 24 is shorter than any tile.
 GRADIENTS = (
     ("float32", "highest", 128, 1e-4),
     ("float32", "default", 128, 1e-2),
@@ -83,7 +83,7 @@ GRADIENTS = (
 
 
 def gradients(args) -> None:
-    """The loss and the gradient of a pre-training batch on the default device beside the CPU's in float32."""
+    """Compares loss and gradient of a pre-training batch on the default device with the CPU in float32."""
     import jax
     import numpy as np
     import optax
@@ -109,7 +109,7 @@ def gradients(args) -> None:
             return sum(total / weight for total, weight in losses.values())
 
         with sharding.on_mesh(mesh), jax.default_matmul_precision(precision):
-            # Drawn on the CPU, so that both start from the very same numbers.
+            # Initialized on the CPU, so that both devices start from identical parameters.
             with jax.default_device(jax.devices("cpu")[0]):
                 params = jax.tree.map(np.asarray, sharding.unbox(task.init(jax.random.key(0))))
             loss, gradient = jax.jit(jax.value_and_grad(mean_loss))(jax.device_put(params, device), batch)
@@ -180,7 +180,7 @@ def step(args) -> None:
 
 
 def _operations(profile) -> list[dict]:
-    """Returns what ran on the GPU in a step of a profile: the longest in all first."""
+    """Returns the GPU operations of a step of a profile, ordered by total time, longest first."""
     found: dict[tuple[str, str], dict] = {}
     for plane in profile.planes:
         lines = [line for line in plane.lines if "Stream" in line.name] if "GPU" in plane.name else []

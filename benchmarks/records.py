@@ -1,10 +1,10 @@
-"""Where the time of making records goes, beside the bare tokenizers library, and how fast the loader is.
+"""Times the stages of making records, compared with the bare tokenizers library, and the loader.
 
     python benchmarks/records.py --input='corpus/*' --input_format=wikiextractor --vocab=vocab.txt
     python benchmarks/records.py --records=records1,records2
 
-One process, one thread of Rust. CPU seconds, so that other work on the machine counts little; one pass over
-the text.
+It uses one process, one Rust thread and one pass over the text. Times are CPU seconds, which other work on
+the machine hardly affects.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def batches(texts):
 
 
 def stages(paths: list[str]) -> None:
-    """Prints the CPU seconds of each stage, one after the other on the whole text."""
+    """Prints the CPU seconds of each stage; each stage processes the whole text."""
     megabytes = sum(map(os.path.getsize, paths)) / 1e6
     tokenizer = tokenization.load(FLAGS.vocab)
     layout, length = tokenizer.layout, FLAGS.max_seq_length
@@ -100,7 +100,7 @@ def stages(paths: list[str]) -> None:
 
 
 def load(directories: str) -> None:
-    """Prints the real tokens per second of batches in random order."""
+    """Prints the tokens per second, without padding, of batches in random order."""
     dataset = records.open_dataset(directories, "train")
     for batch_size in (32, 256):
         best = best_cpu = 0.0

@@ -1,10 +1,9 @@
-"""Times bert_jax beside PyTorch and ONNX Runtime on this machine, in turn: table.md and table.png.
+"""Compares the speed of bert_jax, PyTorch and ONNX Runtime on this machine; writes table.md and table.png.
 
     python benchmarks/compare --peer_python=PYTHON --models=mini,base --kinds=train,forward --output=DIR
 
-Without --peer_python it measures bert_jax alone. With the same output again, it adds rounds to what is there.
-The processes of a case stay while they take turns, so that each compiles once. On a GPU, benchmarks/gpu.sh
-calls it.
+Without --peer_python it measures only bert_jax. Running it again with the same output adds rounds. The
+processes of a case alternate and keep running, so each compiles only once. benchmarks/gpu.sh runs it on GPUs.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def _list(text: str) -> list[str]:
 
 
 def _variants(args) -> list[str]:
-    """Returns ROWS:DROPOUT:ATTENTION_DROPOUT:DTYPE of everything that the flags ask for."""
+    """Returns the variants that the flags select, as ROWS:DROPOUT:ATTENTION_DROPOUT:DTYPE."""
     if args.variants:
         return _list(args.variants)
     return [

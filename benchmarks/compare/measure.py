@@ -1,15 +1,15 @@
-"""What the processes of all sides share: their arguments, timing, and how results are passed to the runner.
+"""Code shared by the processes of all sides: arguments, timing, and passing results to the runner.
 
-It imports the standard library alone, because each side runs in a Python of its own. A process prints each
+It imports only the standard library, because each side runs in a separate Python. A process prints each
 result as a line of JSON after `PREFIX`, with these fields:
 
-- `what`: the case, which is equal on all sides: `kind`, `model`, `batch`, `length` and those of a variant.
-- `side`: who computed it, such as "bert_jax" or "PyTorch, compiled".
-- `unit`: that of `best` and `median`: "sequences/s" or another rate, of which more is better, or "s".
-- `flops`, model FLOPs for one sequence; `memory_bytes` and `compile_seconds`, where known.
+- `what`: the case, equal on all sides: `kind`, `model`, `batch`, `length` and the fields of a variant.
+- `side`: the library, such as "bert_jax" or "PyTorch, compiled".
+- `unit`: the unit of `best` and `median`: "s", or a rate such as "sequences/s", where higher is better.
+- `flops`: model FLOPs per sequence; `memory_bytes` and `compile_seconds`, if known.
 
-A process with --in_turn compiles and warms up, prints `READY`, and times its cases once for each line of its
-standard input; `DONE` is the end of such a turn. So the sides can alternate and compile once.
+A process with --in_turn compiles and warms up, prints `READY`, and times its cases once for each line on its
+standard input. It prints `DONE` after each such turn. The sides can thus alternate, and each compiles once.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ READY, DONE = "READY", "DONE"
 
 
 def allow_missing_packages() -> None:
-    """Lets bert_jax be imported without google_crc32c, which few machines with a GPU have.
+    """Makes bert_jax importable without google_crc32c, which few machines with a GPU have.
 
-    It checks records, which nothing reads that is timed or checked there.
+    The package checksums records, and nothing that is timed or checked there reads records.
     """
     if importlib.util.find_spec("google_crc32c") is None:
         sys.modules["google_crc32c"] = types.SimpleNamespace(value=None)  # type: ignore[assignment]
@@ -55,14 +55,14 @@ def timed(call: Callable[[], object], repeats: int, warm_up: int = 2) -> list[fl
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What a process times.
+    """A case that a process times.
 
     Attributes:
-        what: see the module.
-        unit: of the rate.
-        amount: what a call processes, in that unit times seconds.
-        call: makes one step and waits for it.
-        fields: of the result, beside the rate.
+        what: the case, as in the module docstring.
+        unit: the unit of the rate.
+        amount: the work of one call, in that unit times seconds.
+        call: runs one step and waits for its result.
+        fields: additional fields of the result.
     """
 
     what: Mapping[str, Any]
@@ -73,13 +73,13 @@ class Case:
 
 
 def take_turns(args, side: str, cases: Sequence[Case], after: Callable[[], object] = lambda: None) -> None:
-    """Times all cases, once or with --in_turn as often as the runner asks, and emits their results.
+    """Times all cases and emits the results, once or, with --in_turn, as often as the runner requests.
 
     Args:
         args: arguments with `in_turn` and `steps`, the number of calls.
-        side: who computes.
-        cases: what is timed.
-        after: called after each turn, when others compute.
+        side: the library that computes.
+        cases: the cases to time.
+        after: called after each turn, before another process computes.
     """
     for case in cases:
         timed(case.call, 0)
@@ -112,12 +112,12 @@ def variant(text: str) -> dict:
 
 
 def case(kind: str, args, variant: Mapping = MappingProxyType({})) -> dict:
-    """Returns the case `what` of a result, from the arguments of a process."""
+    """Returns the field `what` of a result, from the arguments of a process."""
     return {"kind": kind, "model": args.model, "batch": args.batch, "length": args.length, **variant}
 
 
 def add_parts(parts) -> None:
-    """Adds the arguments of the parts that all sides have to subparsers of argparse."""
+    """Adds the subcommands that all sides have to argparse subparsers."""
     part = parts.add_parser("matrix")
     part.add_argument("--dtype", choices=["bfloat16", "float32"], default="float32")
     part.add_argument("--size", type=int, default=2048)

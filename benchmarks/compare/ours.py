@@ -1,4 +1,4 @@
-"""What bert_jax is timed on. `python benchmarks/compare` runs each part in a process of its own.
+"""The timed workloads of bert_jax. `python benchmarks/compare` runs each one in a separate process.
 
 MODEL is a size such as "base" or a pre-training config such as "pretrain/albert:base"; a VARIANT is
 ROWS:DROPOUT:ATTENTION_DROPOUT:DTYPE.
@@ -20,7 +20,7 @@ import measure
 import numpy as np
 
 SIDE = "bert_jax"
-_VOCABULARY = 30522  # of a config that takes it from the records
+_VOCABULARY = 30522  # for a config that takes it from the records
 _CLASSES = 2
 
 
@@ -57,7 +57,7 @@ def one_device():
 
 
 def prepare(args) -> None:
-    """Writes what the peers need: config.json, with --onnx a graph of random weights, and rows of batches."""
+    """Writes the peers' input: config.json, batches, and with --onnx a graph with random weights."""
     from bert_jax.convert import families
     from bert_jax.objectives.masking import default_max_predictions
 
@@ -77,7 +77,7 @@ def prepare(args) -> None:
 
 
 def _export(folder, family, config) -> None:
-    """Writes an ONNX graph of random weights; it needs more packages than the timing of bert_jax does."""
+    """Writes an ONNX graph with random weights; this needs more packages than timing bert_jax does."""
     from bert_jax.convert.model import Model
     from bert_jax.export import folder as export
     from bert_jax.models import assembled
@@ -92,8 +92,8 @@ def _export(folder, family, config) -> None:
 
 
 def matrix(args) -> None:
-    """What the device reaches at all: products of random matrices, several a call so that launching costs
-    nothing. Constant ones take less power, and reach more than any model does."""
+    """Measures the peak rate of the device with matmuls of random matrices. Each call has several, to hide
+    launch costs. Constant matrices would draw less power and run faster than any model."""
     import jax
     import jax.numpy as jnp
 
@@ -103,7 +103,7 @@ def matrix(args) -> None:
     a, b = (
         jax.random.normal(key, (size, size)).astype(args.dtype) for key in jax.random.split(jax.random.key(0))
     )
-    a = a * jnp.asarray(size**-0.5, args.dtype)  # so that the numbers stay as large as they are
+    a = a * jnp.asarray(size**-0.5, args.dtype)  # keeps the scale of the values
     products = jax.jit(lambda a, b: jax.lax.fori_loop(0, inner, lambda _, c: matmul(a, c, (1, 0)), b))
     case = measure.Case(
         what={"kind": "matrix", "size": size, "dtype": args.dtype},
@@ -160,7 +160,7 @@ def finetune(args) -> None:
 
 
 def forward(args) -> None:
-    """The last hidden states of rows of one text; on a CPU in parts, as `bert-jax predict` has them."""
+    """Computes last hidden states of rows with one text; on a CPU in parts, as in `bert-jax predict`."""
     import jax
 
     from bert_jax.checkpoint.leaves import flatten, nest
@@ -225,7 +225,7 @@ def first_step(args) -> None:
 
 
 def checkpoint(args) -> None:
-    """How long training waits for a checkpoint of a model and its optimizer, and until it is stored."""
+    """Times how long a checkpoint of model and optimizer blocks training, and how long storing it takes."""
     from bert_jax.checkpoint.saving import Checkpointer
     from bert_jax.runs import benchmark
     from bert_jax.training.state import init_state
@@ -249,7 +249,7 @@ def checkpoint(args) -> None:
 
 
 def records(args) -> None:
-    """`bert-jax data` on a text, and the loader on its records."""
+    """Times `bert-jax data` on a text, and the loader on the resulting records."""
     import subprocess
 
     from bert_jax.data import records as stored
@@ -280,7 +280,7 @@ def records(args) -> None:
 
 
 class _Step(NamedTuple):
-    """A step of training: makes one and waits for it; what a result says of it; the compiled program."""
+    """A training step: a call that runs it and waits, the fields of its result, and its compiled program."""
 
     call: Callable[[], None]
     fields: dict[str, Any]
@@ -318,7 +318,7 @@ def _step(objective, arrays, mesh):
     optimizer, schedule, check = _optimizer(objective)
     abstract = abstract_state(objective, optimizer, mesh)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    # As in a training, the parameters are drawn while the step is traced and compiled.
+    # As in training, the parameters are initialized while the step is traced and compiled.
     state = init_state(objective, optimizer, mesh, 0)
     batch, seed = sharding.global_batch(arrays, mesh), np.uint32(0)
     train_step = make_train_step(objective, optimizer, schedule, check=check)

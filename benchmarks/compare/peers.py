@@ -1,9 +1,9 @@
-"""What the other libraries are timed on: transformers in PyTorch, and ONNX Runtime.
+"""The timed workloads of the other libraries: transformers in PyTorch, and ONNX Runtime.
 
-`python benchmarks/compare` runs each part in a process of its own, of a Python that has them. The
-architecture and the rows are read from the folder that `ours.py prepare` wrote. By default each is at its
-best: scaled-dot-product attention, torch.compile, a fused AdamW, and the head of masked LM on the predicted
-positions alone. --stock is eager PyTorch with eager attention and logits at every position.
+`python benchmarks/compare` runs each one in a separate process, with a Python that has these libraries. The
+architecture and the rows come from the folder that `ours.py prepare` wrote. The default is the fastest setup:
+scaled-dot-product attention, torch.compile, fused AdamW, and the masked LM head on the predicted positions
+only. --stock uses eager PyTorch with eager attention and logits at every position.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def load(args, auto: str, variant: dict, **fields):
     import torch
     import transformers
 
-    # There is no library to compute them with, and a message for each would be all that is seen.
+    # Without kernel libraries, transformers would log a message for each, which would hide the rest.
     transformers.logging.set_verbosity_error()
     torch.manual_seed(0)
     config = transformers.AutoConfig.from_pretrained(args.folder)
@@ -38,7 +38,7 @@ def load(args, auto: str, variant: dict, **fields):
     for name, value in fields.items():
         setattr(config, name, value)
     config._attn_implementation = "eager" if args.stock else "sdpa"
-    config.reference_compile = False  # ModernBERT's own; the whole step is compiled here
+    config.reference_compile = False  # ModernBERT's own compilation; the whole step is compiled here
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if auto == "AutoModelForPreTraining" and config.model_type != "bert":
         auto = "AutoModelForMaskedLM"
@@ -46,14 +46,14 @@ def load(args, auto: str, variant: dict, **fields):
 
 
 def stored(args, variant: dict) -> tuple[np.ndarray, np.ndarray, int]:
-    """Returns the rows that bert_jax computes: int64 ids and mask [B, L], and the predictions of a row."""
+    """Returns the rows that bert_jax uses: int64 ids and mask [B, L], and the predictions per row."""
     found = np.load(os.path.join(args.folder, f"{variant['rows']}-{args.batch}x{args.length}.npz"))
     real = np.arange(args.length) < found["lengths"][:, None]
     return found["input_ids"].astype(np.int64), real.astype(np.int64), int(found["predictions"])
 
 
 def rows(args, variant: dict, device: str) -> dict:
-    """Returns the inputs of a transformers model: ids, and a mask where they have padding."""
+    """Returns the inputs of a transformers model: ids, and a mask if there is padding."""
     import torch
 
     ids, mask, _ = stored(args, variant)
@@ -62,7 +62,7 @@ def rows(args, variant: dict, device: str) -> dict:
 
 
 def take_turns(args, side: str, kind: str, calls) -> None:
-    """As `measure.take_turns`, of functions by variant."""
+    """Calls `measure.take_turns` on (variant, function) pairs."""
     cases = [
         measure.Case(measure.case(kind, args, variant), "sequences/s", args.batch, call)
         for variant, call in calls
@@ -71,7 +71,7 @@ def take_turns(args, side: str, kind: str, calls) -> None:
 
 
 def free() -> None:
-    """Returns memory of the GPU that is not in use, because the processes of the other sides stay there."""
+    """Frees unused GPU memory, because the processes of the other sides keep running on the GPU."""
     if "torch" in sys.modules:
         sys.modules["torch"].cuda.empty_cache()
 
@@ -81,7 +81,7 @@ def side(args) -> str:
 
 
 def waits(device: str, call):
-    """Returns a function that waits for what a call has started."""
+    """Returns a function that makes the call and waits until the device has finished."""
     import torch
 
     def waiting():
@@ -93,7 +93,7 @@ def waits(device: str, call):
 
 
 def step(args, model, device: str, variant: dict, loss):
-    """Returns a function that makes one step of training; `loss` returns the loss."""
+    """Returns a function that runs one training step; `loss` returns the loss."""
     import torch
 
     fused = {} if args.stock else {"fused": True}
@@ -112,7 +112,7 @@ def step(args, model, device: str, variant: dict, loss):
 
 
 def pretraining(args, variant: dict):
-    """Returns a function that makes one step of masked LM, for a BERT with next-sentence prediction too."""
+    """Returns a function that runs one masked LM step; for BERT also with next-sentence prediction."""
     import torch
 
     model, device = load(args, "AutoModelForPreTraining", variant)
@@ -152,7 +152,7 @@ def pretraining(args, variant: dict):
     return step(args, model, device, variant, stock if args.stock else gathered)
 
 
-# By family: the head of masked LM on hidden states.
+# The masked LM head on hidden states, by family.
 HEADS = {
     "roberta": lambda model, hidden: model.lm_head(hidden),
     "albert": lambda model, hidden: model.predictions(hidden),
@@ -233,7 +233,7 @@ def first_step(args) -> None:
 
 
 def checkpoint(args) -> None:
-    """How long torch.save of a model and its optimizer takes, for which training waits."""
+    """Times torch.save of model and optimizer, which blocks training."""
     import torch
 
     (variant,) = map(measure.variant, args.variants)
@@ -258,7 +258,7 @@ def checkpoint(args) -> None:
 
 
 def matrix(args) -> None:
-    """As of `ours.py`: products of random matrices."""
+    """Times matmuls of random matrices, as `ours.py` does."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,4 +1,4 @@
-"""The results of all sides as one table and one picture."""
+"""Table and plot of the results of all sides."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def lines(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Line]]:
 
 
 def ratios(ours: Line, theirs: Line) -> list[float]:
-    """Returns how many times as fast bert_jax is, round by round."""
+    """Returns the speed of bert_jax divided by the peer's, for each round."""
     found = []
     for number in sorted(ours.rounds.keys() & theirs.rounds.keys()):
         mine, other = ours.rounds[number]["best"], theirs.rounds[number]["best"]
@@ -75,7 +75,7 @@ def ratios(ours: Line, theirs: Line) -> list[float]:
 def beside(cases: Mapping[str, Mapping[str, Line]], case: str) -> list[tuple[Line, list[float]]]:
     """Returns each peer of a case with its ratios.
 
-    Packed rows stand beside peers that pad the same sequences: with the same dropout, or else with one rate.
+    Packed rows are compared with a peer's padded rows at the same dropout rates, or else at a single rate.
     """
     ours = cases[case].get(OURS)
     if ours is None:
@@ -127,7 +127,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def picture(results: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
-    """Draws how many times as fast as each peer bert_jax is: the rounds' median, and each round."""
+    """Plots the speed of bert_jax divided by each peer's: the median of the rounds, and each round."""
     from bert_jax.plots import figures
 
     cases = lines(results)
@@ -163,7 +163,7 @@ def picture(results: Sequence[Mapping[str, Any]], path: Path, title: str) -> Non
 
 
 def _ceilings(cases: Mapping[str, Mapping[str, Line]]) -> dict[str, float]:
-    """Returns the FLOP/s of matrix products by dtype."""
+    """Returns the best matmul FLOP/s for each dtype."""
     found: dict[str, float] = {}
     for case, sides in cases.items():
         what = json.loads(case)

@@ -1,4 +1,4 @@
-"""Runs processes in turn within the time there is, and says how much of the machine others used meanwhile."""
+"""Runs processes in turn within a time limit, and measures the CPU use of other processes meanwhile."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from typing import Any
 
 import measure
 
-BUSY = 0.05  # share of the machine's processors that others may use beside a measurement
+BUSY = 0.05  # fraction of the CPUs that other processes may use during a measurement
 _LOOK_SECONDS = 1.0
 _LEAST_SECONDS = 20.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """A process that measures.
+    """A measuring process.
 
     Attributes:
-        title: what it does, for the log.
+        title: a description for the log.
         command: its command line.
         limit: seconds after which it is stopped.
         stays: whether it is given --in_turn, so that it compiles once for all rounds; see `measure`.
-        whole: if its whole process is what is measured, the `what` and the `side` of the result.
-        environment: variables that differ from this process's.
-        empties: a directory that is deleted before, such as a cache.
+        whole: if the whole process is timed, the `what` and the `side` of the result.
+        environment: environment variables that differ from this process.
+        empties: a directory that is deleted before the run, such as a cache.
     """
 
     title: str
@@ -50,10 +50,10 @@ class Turn:
 
 
 class Load:
-    """What other processes use of the processors since it was made, as Linux counts; None elsewhere.
+    """The CPU use of other processes since this object was created; available on Linux only.
 
     Args:
-        process: the id of a process that is not one of the others, though it has not ended.
+        process: the id of a running process that does not count as another process.
     """
 
     def __init__(self, process: int | None = None):
@@ -61,7 +61,7 @@ class Load:
         self._began = time.monotonic(), _busy_seconds(), _own_seconds(process)
 
     def others(self) -> float | None:
-        """Returns the share of all processors, 0 to 1."""
+        """Returns the fraction of all CPUs, 0 to 1, or None if it is unknown."""
         began, busy, own = self._began
         now = _busy_seconds()
         if now is None or busy is None:
@@ -80,7 +80,7 @@ def _busy_seconds() -> float | None:
 
 
 def _own_seconds(process: int | None = None) -> float:
-    """Returns the seconds of this process, of its children that have ended, and of one that has not."""
+    """Returns the CPU seconds of this process, its ended children and one running process."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(one.ru_utime + one.ru_stime for one in used) + _seconds_of(process)
 
@@ -95,7 +95,7 @@ def _seconds_of(process: int | None) -> float:
 
 
 class _Process:
-    """A process whose output is read as it comes."""
+    """A process whose output is read while it runs."""
 
     def __init__(self, turn: Turn):
         self.turn = turn
@@ -108,7 +108,7 @@ class _Process:
             text=True,
             errors="replace",
             env=os.environ | dict(turn.environment),
-            start_new_session=True,  # so that its own processes are stopped with it
+            start_new_session=True,  # so that its child processes are stopped with it
         )
         self.id = self._process.pid
         self._lines: queue.Queue[str | None] = queue.Queue()
@@ -122,9 +122,9 @@ class _Process:
         self._lines.put(None)
 
     def until(self, mark: str | None, limit: float) -> tuple[list[dict[str, Any]], str]:
-        """Returns the results up to a line, or the end, and how it came to it: "done" or what went wrong.
+        """Returns the results up to the line `mark` or the end of the output, and "done" or an error text.
 
-        A process that did not come so far within `limit` seconds is stopped.
+        A process that does not get there within `limit` seconds is stopped.
         """
         end, found = time.monotonic() + limit, []
         while True:
@@ -143,7 +143,7 @@ class _Process:
                 found.append(json.loads(line.removeprefix(measure.PREFIX)))
 
     def go(self) -> None:
-        """Lets a process have its next turn; one that has ended is found out by `until`."""
+        """Starts the next turn of the process; `until` reports a process that has ended."""
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write("\n")
             self._process.stdin.flush()
@@ -158,9 +158,9 @@ class Session:
     """Runs turns and keeps their results.
 
     Args:
-        seconds: after which nothing more is started; a process is stopped after a third of them.
-        output: a directory for log.txt, and results.jsonl, to which each result is added at once.
-        patience: seconds to wait at most, before each turn, until other processes are quiet.
+        seconds: time after which no process is started; a process is stopped after a third of it.
+        output: a directory for log.txt and results.jsonl. Each result is appended immediately.
+        patience: the maximum wait before each turn, in seconds, for other processes to become idle.
     """
 
     def __init__(self, seconds: float, output: Path, patience: float = 60.0):
@@ -171,13 +171,13 @@ class Session:
         self._results = output / "results.jsonl"
 
     def run(self, turns: Sequence[Turn], rounds: int, first: int = 0) -> list[dict[str, Any]]:
-        """Returns the results of turns, one side after the other in each round.
+        """Returns the results of turns; in each round the sides run one after the other.
 
-        Those of a process before it failed or was stopped are included, and the others go on without it.
+        If a process fails or is stopped, its earlier results are included, and the others continue.
 
         Args:
-            turns: what is run, all of them processes that stay, or none.
-            rounds: how often each has its turn.
+            turns: the turns to run; `stays` must be the same for all.
+            rounds: the number of turns of each process.
             first: the number of the first round.
         """
         if turns and turns[0].stays:
@@ -238,7 +238,7 @@ class Session:
         return results
 
     def _limit(self, turn: Turn, least: float = _LEAST_SECONDS) -> float | None:
-        """Returns after how many seconds a process is to be stopped; None if the time is up."""
+        """Returns the time limit of a process in seconds; None if the time is up."""
         left = self._end - time.monotonic()
         if left <= min(turn.limit, least):
             print(f"- {turn.title}: skipped, no time left", file=sys.stderr, flush=True)
