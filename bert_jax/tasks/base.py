@@ -85,17 +85,17 @@ class WindowsConfig(TaskConfig):
 class FinetuneTask(abc.ABC):
     """Base class of fine-tuning tasks.
 
-    A package of `bert_jax.tasks` defines one or more subclasses. Its `TASKS` has a `TaskSpec` for each name
-    under which they can be chosen.
+    Each package in `bert_jax.tasks` defines one or more subclasses. Its `TASKS` contains a `TaskSpec` for
+    each task name.
 
     Attributes:
         Config: a frozen dataclass with exactly the configuration fields that this class uses.
         Lines: the reader of examples from a stream.
         title: the name of the class in messages.
-        formats: the suffixes that a file of predictions may have; the first one is the default.
+        formats: the suffixes that a prediction file may have; the first one is the default.
         export_head: the name of the head in `bert-jax convert`.
-        next_command: what to do with a trained model, with {workdir} for the work directory.
-        rules: which fields of `Config` have no effect unless others have some value.
+        next_command: the suggested command after training, with {workdir} for the work directory.
+        rules: conditions on other fields under which fields of `Config` have an effect.
         problem_type: the `problem_type` of a sequence classification in transformers; "" for other heads.
         config: the values of the fields of `Config`.
         spec: the task's entry in the registry.
@@ -127,7 +127,7 @@ class FinetuneTask(abc.ABC):
         self.set_up()
 
     def set_up(self) -> None:  # noqa: B027 (most tasks have nothing to do)
-        """Derives the attributes of a subclass, and raises UserError if the configuration does not fit."""
+        """Sets the attributes of a subclass. Raises UserError for an invalid configuration."""
 
     @classmethod
     def adopt_model(
@@ -138,34 +138,34 @@ class FinetuneTask(abc.ABC):
         explicit: Collection[str],
         log: Callable[[str], None],
     ) -> EncoderConfig:
-        """Returns the configuration of the encoder with the values that a new run of the task has.
+        """Returns the encoder configuration for a new run of the task.
 
-        `model_config` is that of `init_from` and the run, `explicit` the fields of `config.model` that the
-        user set, and `log` is called with lines about what is taken from `init_from`.
+        `model_config` combines the configurations of `init_from` and the run. `explicit` are the fields of
+        `config.model` that the user set. `log` is called with lines about settings taken from `init_from`.
         """
         return model_config
 
     @abc.abstractmethod
     def read(self, path: str) -> Any:
-        """Returns the examples of a file, each with its label: a `FileReport` with a length."""
+        """Returns the labeled examples of a file, a `FileReport` with a length."""
 
     def read_training(self, path: str) -> Any:
-        """Returns the examples of the training file, and sets `labels` if they come from that file."""
+        """Returns the examples of the training file, and sets `labels` if the file determines them."""
         return self.read(path)
 
     def augmented(self, examples: Any) -> Any:
-        """Returns the examples that are trained on, made from those of the training file that are used."""
+        """Returns the examples to train on, made from the selected examples of the training file."""
         return examples
 
     @abc.abstractmethod
     def read_unlabeled(self, path: str, *, test: bool = False, format: str = "auto", **columns: Any) -> Any:
-        """Returns the examples of a file, whose labels, if it has any, are not read.
+        """Returns the examples of a file without reading labels.
 
         Args:
             path: the path of the file.
             test: whether the file has the columns of the benchmark's test set.
             format: the format of the file; "auto" for `config.data.format`.
-            **columns: the columns that differ from those of the training file.
+            **columns: the columns that differ from the training file's columns.
         """
 
     @abc.abstractmethod
@@ -178,14 +178,14 @@ class FinetuneTask(abc.ABC):
 
     @abc.abstractmethod
     def decode(self, examples: Any, rows: Any, outputs: np.ndarray) -> Predictions:
-        """Returns the predictions, which scores, files and streams are made from.
+        """Returns the predictions, the source of scores, files and streams.
 
-        `rows` are what `encode` returned for the examples, `outputs` what `outputs.predict_all` did.
+        `rows` is the result of `encode` for the examples, and `outputs` the result of `outputs.predict_all`.
         """
 
     @abc.abstractmethod
     def score(self, predictions: Any) -> dict[str, float]:
-        """Returns the value of each metric for predictions of labeled examples, in the order of `metrics`."""
+        """Returns the value of each metric for labeled examples, in the order of `metrics`."""
 
     @property
     @abc.abstractmethod
@@ -194,16 +194,16 @@ class FinetuneTask(abc.ABC):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Returns the names of the metrics that are reported; the first one selects the best checkpoint.
+        """Returns the names of the reported metrics; the first one selects the best checkpoint.
 
         Raises:
-            UserError: the configuration names one that does not exist.
+            UserError: the configuration names an unknown metric.
         """
         names = self.config.metrics or ",".join(self.spec.metrics)
         return metrics.parse(names, self.known_metrics, self.spec.name)
 
     def loss(self, rows: EncodedRows, outputs: np.ndarray) -> float | None:
-        """Returns the mean loss of the outputs, in which every target has the same weight, or None."""
+        """Returns the mean loss of the outputs with equal weights for all targets, or None."""
         return self.objective().evaluation_loss(*rows.compared(outputs))
 
     @property
@@ -213,7 +213,7 @@ class FinetuneTask(abc.ABC):
 
     @property
     def classifier(self) -> ClassificationHead:
-        """Returns the structure of the head: that of the model's family, or the same with a BiLSTM."""
+        """Returns the head of the model's family, with a BiLSTM if `head` is "bilstm"."""
         head = families.of(self.model_config).classifiers[self.export_head]
         return head.with_lstm(self.config.head_size) if self.config.head == BILSTM else head
 
@@ -222,7 +222,7 @@ class FinetuneTask(abc.ABC):
         return ""
 
     def line_reader(self, **columns: str) -> LineReader:
-        """Returns a reader for the lines of a stream, whose columns may differ from the training file's."""
+        """Returns a reader for the lines of a stream; `columns` replace the training file's columns."""
         return self.Lines(self.line_names() | columns)
 
     def line_names(self) -> dict[str, str]:
@@ -231,7 +231,7 @@ class FinetuneTask(abc.ABC):
         return {field: getattr(data, field, "") or self.Lines.own_names[field] for field in LINE_FIELDS}
 
     def files_beside(self, path: str) -> Sequence[str]:
-        """Returns the further files that predictions write when they are written to `path`."""
+        """Returns the additional files that predictions write next to `path`."""
         return ()
 
     @classmethod
@@ -241,28 +241,28 @@ class FinetuneTask(abc.ABC):
             yield from config_fields.unused(config, vars(kind).get("rules", ()))
 
     def batch_size_error(self, batch_size: int) -> str:
-        """Returns an error message if global batches of this many groups of rows train nothing, or ""."""
+        """Returns an error message if a global batch with this many groups cannot train, or ""."""
         return ""
 
     @property
     def scores_pairs(self) -> bool:
-        """Returns whether the outputs of a pair of texts are one score, or probabilities of two labels."""
+        """Returns whether the output for a pair of texts is one score or the probabilities of two labels."""
         return self.export_head == "sequence_classification" and len(self.labels) <= 2
 
     @property
     def sentence(self) -> SentenceVectors | None:
-        """Returns how the model turns a text into one vector; None if it is not trained for that."""
+        """Returns the settings of sentence embeddings; None if the task does not train them."""
         return None
 
     @property
     def freeze(self) -> str:
-        """Returns a regular expression for the names of the parameters that the task keeps as they are."""
+        """Returns a regular expression for the names of the parameters that the task freezes."""
         return ""
 
     def precompute(
         self, rows: dict[str, EncodedRows], mesh: jax.sharding.Mesh, run: FinetuneConfig, log: Callable
     ) -> dict[str, EncodedRows]:
-        """Returns the rows of each split, with everything added that stays the same in every epoch."""
+        """Returns the rows of each split, with precomputed features that are the same in every epoch."""
         return rows
 
 
@@ -305,8 +305,8 @@ class TableTask(FinetuneTask):
         """Returns the columns of a run's files.
 
         A task may define its columns. If the configuration names a text or label column, it describes a
-        different table, and all columns come from the configuration. Otherwise its other columns override
-        those of the task, and its `header` can only turn the header off.
+        different table, and all columns come from the configuration. Otherwise the configuration's other
+        columns override the task's columns, and its `header` can only turn the header off.
         """
         data, columns = config.data, spec.columns
         further: dict[str, Any] = {
@@ -323,7 +323,7 @@ class TableTask(FinetuneTask):
         return self.columns_of(self.config, self.spec)
 
     def require(self, *names: str, columns: Columns | None = None) -> None:
-        """Raises UserError if one of some fields of the columns is empty."""
+        """Raises UserError if one of these fields of the columns is empty."""
         if missing := [name for name in names if not getattr(columns or self.columns, name)]:
             raise UserError(
                 f"{self.title} needs a column for data.{', data.'.join(missing)}; "
@@ -331,7 +331,7 @@ class TableTask(FinetuneTask):
             )
 
     def parse_label(self, text: str) -> Any:
-        """Parses a label of a file; as long as `labels` is empty, it may be any label.
+        """Parses a label of a file; any label is valid as long as `labels` is empty.
 
         Raises:
             ValueError: the task does not have this label.
@@ -339,7 +339,7 @@ class TableTask(FinetuneTask):
         return text
 
     def parse_any_label(self, text: str) -> Any:
-        """Parses a label as `parse_label` does; classes that training lacks may be returned as text."""
+        """Parses a label like `parse_label`, but may return classes that training lacks as text."""
         return self.parse_label(text)
 
     def read(self, path: str) -> Examples:
@@ -367,7 +367,7 @@ class TableTask(FinetuneTask):
     def read_unlabeled(
         self, path: str, *, test: bool = False, format: str = "auto", **columns: Any
     ) -> Examples:
-        """Returns the rows of a table, or the lines of a .txt file, with a note if single texts are empty."""
+        """Returns the rows of a table or the lines of a .txt file, with a note if single texts are empty."""
         known = (self.spec.test_columns if test else None) or self.unlabeled_columns
         is_single = not (known.text_b or known.choices)
         format = self.config.data.format if format == "auto" else format
@@ -380,7 +380,7 @@ class TableTask(FinetuneTask):
 
     @property
     def unlabeled_columns(self) -> Columns:
-        """Returns the columns of files to predict, unless flags name others."""
+        """Returns the columns of files to predict; flags may override them."""
         return self.columns
 
     def decode(self, examples: Examples, rows: EncodedRows, outputs: np.ndarray) -> TablePredictions:

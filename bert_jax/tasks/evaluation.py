@@ -24,11 +24,11 @@ class TaskEvaluator(Evaluator):
 
     Attributes:
         task: the task that is trained.
-        objective: its objective, with the parameters that are frozen.
-        rows, examples: those of the evaluation file.
+        objective: its objective, with frozen parameters.
+        rows, examples: the rows and the examples of the evaluation file.
         shapes: the shapes of the batches.
         mesh: the device mesh that holds the train state.
-        workdir: the work directory, to which `write_results` writes.
+        workdir: the work directory for `write_results`.
         every: the number of steps between two evaluations; 0 to evaluate only at the end.
     """
 
@@ -45,7 +45,7 @@ class TaskEvaluator(Evaluator):
         self._predict = outputs.make_predict(self.objective, self.mesh)
 
     def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
-        """Returns the loss of whole examples, if the task has one, and every metric of the task."""
+        """Returns the loss per example, if the task has one, and all metrics of the task."""
         frozen = [state.frozen] if state.frozen else []
 
         def predict(params, batch):

@@ -1,8 +1,7 @@
 """The fields of a fine-tuning configuration: their defaults, their ranges, and the tasks that use each field.
 
-A configuration has the fields of every task, so that --config.task=NAME works with any config file. Setting a
-field that the task does not use is an error; it is not silently ignored. The `Config` of a task declares the
-fields that it uses.
+A configuration has the fields of all tasks, so --config.task=NAME works with any config file. Setting a field
+that the task does not use is an error. A task's `Config` declares the fields that it uses.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from bert_jax.tasks.registry import TaskSpec
 
 @dataclasses.dataclass(frozen=True)
 class TaskField(Field):
-    """A field that tasks declare, with the classes of the tasks that use it."""
+    """A field declared by tasks, with the classes of the tasks that use it."""
 
     users: tuple[type[FinetuneTask], ...] = ()
 
@@ -41,7 +40,7 @@ def fields() -> dict[str, TaskField]:
 
 
 def declared(task: str = "") -> dict[str, Field]:
-    """Returns all fields by their dotted names, with the defaults of a task, or with the general ones."""
+    """Returns all fields by their dotted names, with the defaults of a task or the general defaults."""
     found = dict(config_fields.fields(FinetuneConfig())) | fields()
     for name, value in registry.get(task).defaults.items() if task else ():
         found[name] = dataclasses.replace(found[name], default=value)
@@ -49,9 +48,9 @@ def declared(task: str = "") -> dict[str, Field]:
 
 
 def default_config(size: str = "base", task: str = "classification") -> ml_collections.ConfigDict:
-    """Returns the configuration of a task, with every field at its default.
+    """Returns the default configuration of a task.
 
-    `size` is that of the model where there is no `init_from`; see `bert_jax.models.sizes.named`.
+    `size` is the size of the model if there is no `init_from`; see `bert_jax.models.sizes.named`.
     """
     spec = registry.get(task)
     config = defaults.finetune(size)
@@ -64,9 +63,9 @@ def default_config(size: str = "base", task: str = "classification") -> ml_colle
 
 
 def complete(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-    """Returns a copy of a configuration in which missing fields have their defaults.
+    """Returns a copy of a configuration with defaults for missing fields.
 
-    The configuration in a work directory of an older version lacks the fields that were added later.
+    A work directory of an older version lacks fields that were added later.
     """
     config = ml_collections.ConfigDict(config.to_dict())
     default = default_config(task=str(config.task))
@@ -81,14 +80,14 @@ def complete(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
 
 
 def finetuning(config: ml_collections.ConfigDict) -> FinetuneConfig:
-    """Returns the configuration of a fine-tuning run; see `check` for what is refused."""
+    """Completes and validates the configuration of a fine-tuning run; see `check` for the errors."""
     config = complete(config)
     check(config)
     return _build(config)
 
 
 def of_run(config: Mapping[str, Any]) -> FinetuneConfig:
-    """Returns the configuration that a work directory has recorded."""
+    """Returns the configuration recorded in a work directory."""
     return _build(complete(ml_collections.ConfigDict(config)))
 
 
@@ -102,12 +101,12 @@ def _build(config: ml_collections.ConfigDict) -> FinetuneConfig:
 
 
 def of_task(config: FinetuneConfig) -> TaskConfig:
-    """Returns the fields that the task of a configuration uses."""
+    """Returns the fields used by the task of a configuration."""
     return config_fields.build(registry.get(config.task).task.Config, config.to_dict())
 
 
 def check(config: ml_collections.ConfigDict) -> None:
-    """Raises UserError if a field of a complete configuration is unknown, not valid, or would be ignored."""
+    """Raises UserError if a field of a complete configuration is unknown, invalid or without effect."""
     spec = registry.get(config.task)
     values = dict(config_fields.flatten(config))
     known = dict(config_fields.flatten(default_config(task=spec.name)))
@@ -120,7 +119,7 @@ def check(config: ml_collections.ConfigDict) -> None:
 
 
 def override(config: ml_collections.ConfigDict, name: str, value: Any) -> None:
-    """Sets a field of a finished run's configuration, or raises UserError if it is not valid."""
+    """Sets a field in the configuration of a finished run. Raises UserError if it is not valid."""
     spec, field = registry.get(config.task), fields()[name]
     config_fields.check(name, value, field)
     assign(config, name, value)
@@ -166,7 +165,7 @@ def _no_such_field(name: str, known: Iterable[str]) -> str:
 
 
 def assign(config: ml_collections.ConfigDict, name: str, value: Any) -> None:
-    """Sets the field with this dotted name, and creates it if it does not exist."""
+    """Sets the field with this dotted name; creates it if it does not exist."""
     *parents, last = name.split(".")
     for parent in parents:
         if parent not in config:

@@ -1,4 +1,4 @@
-"""Infers the task of a training file, and its columns, for a run that names no config."""
+"""Infers the task and the columns of a training file for a run without a config."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bert_jax.tasks import table
 from bert_jax.tasks.question_answering.question_files import squad_items
 from bert_jax.tasks.tagging.sentences import WORDS
 
-# The usual names of columns.
+# Usual names of columns.
 PAIRS = (
     ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"),
     ("question", "sentence"),
@@ -24,28 +24,28 @@ TEXTS = ("text", "sentence", "review", "content")
 LABELS = ("label", "labels", "stars", "score", "tags", "ner_tags")
 _QUESTIONS = {"question", "context", "answers"}
 
-# Whole numbers are classes if there are at most this many, or if each has this many rows on average.
+# Integers are classes if there are at most this many, or if each has this many rows on average.
 _FEW = 20
 
-_CONFIGS = {  # of the tasks of data sets with short names, besides those of GLUE
+_CONFIGS = {  # configs for the tasks of data sets with short names, except GLUE
     "squad": "finetune/squad:v1", "squad2": "finetune/squad:v2", "swag": "finetune/multiple_choice:swag",
     "conll": "finetune/conll", "xnli": "finetune/xnli", "classification": "finetune/classification",
 }  # fmt: skip
 
 
 def text_column(columns: Collection[str]) -> str:
-    """Returns the column of single texts by its usual name; the first of `TEXTS` if none or several are."""
+    """Returns the only column named in `TEXTS`; the first name of `TEXTS` if there are none or several."""
     found = [name for name in TEXTS if name in columns]
     return found[0] if len(found) == 1 else TEXTS[0]
 
 
 class Inferred(NamedTuple):
-    """What a training file is for. As a text, one line with the flags that it stands for.
+    """The inferred task of a training file. `str` returns one line with the equivalent flags.
 
     Attributes:
         what: the task in words.
         config: the name of the config.
-        fields: {field of the configuration: value} of what the config does not have.
+        fields: {field of the configuration: value} for values that differ from the config.
     """
 
     what: str
@@ -60,18 +60,17 @@ class Inferred(NamedTuple):
 def infer(source: str, texts: Sequence[str] = (), label: str = "") -> Inferred:
     """Returns the task of a training file.
 
-    A column of strings, or of few whole numbers, has classes; other numbers are regression. A list of words
-    with a list of tags, or CoNLL columns, are tagging. Rows with `question`, `context` and `answers`, or
-    SQuAD's JSON, are questions.
+    A label column of strings or of few distinct integers means classification; other numbers mean regression.
+    A list of words with a list of tags, or CoNLL columns, mean tagging. Rows with `question`, `context` and
+    `answers`, or SQuAD's JSON, mean question answering.
 
     Args:
-        source: the file or files, or the name of a data set, as `data.train`.
-        texts: the columns of the text, or of the two texts of a pair; () to take one of the usual names.
-        label: the column of the label; "" to take one of the usual names.
+        source: the file or files, or the name of a data set, as in `data.train`.
+        texts: the columns of the text, or of the two texts of a pair; () to find them by the usual names.
+        label: the column of the label; "" to find it by the usual names.
 
     Raises:
-        UserError: the file cannot be read, lacks a column, or has several columns, or none, of the usual
-            names.
+        UserError: the file cannot be read or lacks a column, or the usual names match no or several columns.
     """
     given = bool(texts or label)
     if (found := hub.data_set(source)) and not given:
@@ -120,9 +119,9 @@ def infer(source: str, texts: Sequence[str] = (), label: str = "") -> Inferred:
 
 
 def _rows(paths: Sequence[str], columns: Sequence[str] = ()) -> Iterator[Mapping[str, Any]]:
-    """Yields the rows of tables that can be read; those that cannot are reported when the task reads them.
+    """Yields the valid rows of tables; the task reports malformed rows when it reads them.
 
-    Rows of TSV end where quotes are text, as `data.quoting` may say, which is not known here.
+    The rows of a TSV file end early if its quotes are text, because `data.quoting` is not known here.
     """
     found = False
     for path in paths:
@@ -161,7 +160,7 @@ def _questions(rows: Iterable[Mapping[str, Any]]) -> Inferred:
 
 
 def _are_numbers(labels: Sequence[str]) -> bool:
-    """Returns whether labels are numbers to predict: not whole, or too many for classes."""
+    """Returns whether labels are regression targets: not all integers, or too many for classes."""
     try:
         numbers = [number for label in labels if not math.isnan(number := float(label))]
     except ValueError:

@@ -1,4 +1,4 @@
-"""Metrics of a whole evaluation set, as the benchmarks define them, from numpy arrays to floats."""
+"""Metrics over a whole evaluation set, as defined by the benchmarks; they map numpy arrays to floats."""
 
 import warnings
 from collections.abc import Callable, Collection
@@ -22,11 +22,11 @@ def accuracy(predictions: np.ndarray, targets: np.ndarray) -> float:
 
 
 def f1(predictions: np.ndarray, targets: np.ndarray, positive: int = 1) -> float:
-    """Returns the F1 of one of two labels: by default of label 1, as for MRPC and QQP in GLUE.
+    """Returns the F1 of the positive label, by default label 1, as for MRPC and QQP in GLUE.
 
-    It is 0 when there is neither a positive example nor a positive prediction.
+    It is 0 if there is neither a positive example nor a positive prediction.
     """
-    # As a decision on one label, since the targets may have labels that training lacks.
+    # The arrays are made binary because the targets may have labels that training lacks.
     return float(metrics.f1_score(targets == positive, predictions == positive, zero_division=0.0))
 
 
@@ -59,7 +59,7 @@ def mean_squared_error(predictions: np.ndarray, targets: np.ndarray) -> float:
 
 
 def discounts(ranks: np.ndarray) -> np.ndarray:
-    """Returns what the gain of a text is multiplied by in nDCG, float64 [N], for ranks from 1, int [N]."""
+    """Returns the discount factors of nDCG, float64 [N], for ranks from 1, int [N]."""
     return 1 / np.log2(1 + ranks)
 
 
@@ -81,7 +81,7 @@ REGRESSION: dict[str, Metric] = {
     "mean_squared_error": mean_squared_error,
 }
 SIMILARITY: dict[str, Metric] = {"spearman": spearman, "pearson": pearson}
-RANKING: dict[str, Metric] = {  # of the ranks, from 1, of a single relevant text in each list; no targets
+RANKING: dict[str, Metric] = {  # inputs are ranks, from 1, of the one relevant text per list; no targets
     "mrr": lambda ranks, targets: float(np.mean(1 / ranks)),
     "recall1": lambda ranks, targets: float(np.mean(ranks <= 1)),
     "recall10": lambda ranks, targets: float(np.mean(ranks <= 10)),
@@ -91,14 +91,14 @@ LOWER_IS_BETTER = frozenset({"mean_squared_error", "loss", "mlm_loss", "clm_loss
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """Returns the names of a list with commas, or raises UserError for an empty name."""
+    """Returns the names in a comma-separated list. Raises UserError for an empty name."""
     return tuple(comma_lists.names(text, "metrics"))
 
 
 def parse(text: str, known: Collection[str], task: str) -> tuple[str, ...]:
-    """Returns the known metrics that a list with commas names, or all, or raises UserError.
+    """Returns the metrics of a comma-separated list; all known metrics if it is empty.
 
-    `task` is the name of the task, for the message.
+    Raises UserError for an unknown metric; the message has the name of the task, `task`.
     """
     names = listed(text)
     for name in names:

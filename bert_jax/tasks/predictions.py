@@ -1,6 +1,6 @@
 """The decoded predictions of a model for the examples of a file.
 
-Outputs are decoded once; scores, files, the list of mistakes and streams are all made from the result.
+Outputs are decoded once; scores, files, the list of mistakes and streams use the result.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from bert_jax.tasks.table import LABEL_SEPARATOR, Examples
 TABLE_FORMATS = (".tsv", ".csv", ".jsonl")
 ERRORS_FILE = "errors-dev.tsv"
 _ERROR_COLUMNS = ("id", "label", "prediction", "confidence", "text_a", "text_b")
-DIGITS = 6  # decimal places of the probabilities in files of predictions
-_SAME = 1e-3  # of the spread of the targets: predictions whose spread is at most this distinguish nothing
+DIGITS = 6  # decimal places of the probabilities in prediction files
+_SAME = 1e-3  # predictions with at most this fraction of the targets' range count as constant
 
 
 class Predictions(abc.ABC):
@@ -40,9 +40,9 @@ class Predictions(abc.ABC):
         """Writes the predictions to `path`, whose suffix is one of `FinetuneTask.formats`."""
 
     def mistakes(self) -> Iterable[tuple[Any, ...]] | None:
-        """Returns (id, label, prediction, confidence, text, second text) of each wrong example, in order.
+        """Returns (id, label, prediction, confidence, text, second text) for each wrong example, in order.
 
-        For numbers the confidence is the absolute error. None for tasks without such a list.
+        For regression, the confidence is the absolute error. Returns None for tasks without such a list.
         """
         return None
 
@@ -55,7 +55,7 @@ class Predictions(abc.ABC):
 
     @abc.abstractmethod
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
-        """Returns whether the model has failed to learn: its predictions do not distinguish the examples."""
+        """Returns whether training failed, that is, the predictions do not distinguish the examples."""
 
     def breakdown(self) -> dict[str, dict[str, float]]:
         """Returns {class or language: {metric: value}}; empty for tasks without such scores."""
@@ -64,11 +64,11 @@ class Predictions(abc.ABC):
 
 @dataclasses.dataclass
 class TablePredictions(Predictions):
-    """Predictions with one row of outputs for each example of a table.
+    """Predictions with one row of outputs per example of a table.
 
     Attributes:
         examples: the N examples, with or without labels.
-        outputs: float32 [N, C], one column for each label; [N, 1] for a task without labels.
+        outputs: float32 [N, C], one column per label; [N, 1] for a task without labels.
         targets: [N, ...]; empty if the examples have no labels.
         labels: the C label names; empty for a task without labels.
     """
@@ -81,14 +81,14 @@ class TablePredictions(Predictions):
     @property
     @abc.abstractmethod
     def predicted(self) -> np.ndarray:
-        """Returns the predictions in the form of the targets."""
+        """Returns the predictions in the format of the targets."""
 
     @abc.abstractmethod
     def values(self) -> Sequence[Any]:
         """Returns the prediction of each example as a JSON value."""
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yields the prediction of each example, with its language and probabilities, if there are any."""
+        """Yields the prediction of each example, with its language and probabilities if available."""
         for record, row in zip(self._without_probabilities(), self.outputs, strict=True):
             if self.labels:
                 shown = [round(p, DIGITS) for p in row.tolist()]
@@ -108,7 +108,7 @@ class TablePredictions(Predictions):
             return
         names = ["id", *(["language"] if self.examples.languages else []), "prediction"]
         header = [*names, *(f"p({label})" for label in self.labels)]
-        # One format for all numbers of a row: with thousands of labels these are most of the time.
+        # Numbers of a row are formatted together: with thousands of labels, this takes most of the time.
         line = " ".join([f"%.{DIGITS}f"] * len(self.labels))
         rows = (
             [*(_text(record[name]) for name in names), *(line % tuple(row.tolist())).split()]
@@ -121,7 +121,7 @@ class TablePredictions(Predictions):
     def listed(
         self, which: Iterable[int], truths: Sequence[Any], confidence: np.ndarray
     ) -> Iterator[tuple[Any, ...]]:
-        """Yields the rows of `mistakes` for some examples, with labels in the form of `values`."""
+        """Yields the rows of `mistakes` for some examples, with labels in the format of `values`."""
         values, second = self.values(), self.examples.texts_b or [""] * len(self.examples)
         for i in which:
             shown = _text(truths[i]), _text(values[i]), confidence[i]
@@ -145,12 +145,12 @@ class ClassPredictions(TablePredictions):
 
     @functools.cached_property
     def predicted(self) -> np.ndarray:
-        """Returns the numbers of the predicted labels: int64 [N]."""
+        """Returns the numbers of the predicted labels, int64 [N]."""
         return np.argmax(self.outputs, axis=-1)
 
     @property
     def confidence(self) -> np.ndarray:
-        """Returns the probability of each predicted label: float32 [N]."""
+        """Returns the probability of each predicted label, float32 [N]."""
         return self.outputs.max(axis=-1)
 
     def values(self) -> Sequence[Any]:
@@ -158,7 +158,7 @@ class ClassPredictions(TablePredictions):
         return [self.labels[number] for number in self.predicted.tolist()]
 
     def truths(self) -> Sequence[Any]:
-        """Returns the labels of the examples, in the form of `values`."""
+        """Returns the labels of the examples in the format of `values`."""
         return [self.labels[number] for number in self.targets.tolist()]
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
@@ -179,11 +179,11 @@ class ClassPredictions(TablePredictions):
 
 @dataclasses.dataclass
 class NumberPredictions(TablePredictions):
-    """Predictions of a regression: one number for each example."""
+    """Predictions of a regression: one number per example."""
 
     @property
     def predicted(self) -> np.ndarray:
-        """Returns the predicted numbers: float32 [N]."""
+        """Returns the predicted numbers, float32 [N]."""
         return self.outputs[:, 0]
 
     def values(self) -> list[float]:
@@ -191,7 +191,7 @@ class NumberPredictions(TablePredictions):
         return rounded(self.predicted)
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
-        """Returns whether all predicted numbers are the same, up to 0.001 of the range of the targets."""
+        """Returns whether the range of the predictions is at most 0.001 of the range of the targets."""
         return bool(np.ptp(self.outputs) <= _SAME * np.ptp(self.targets))
 
     def mistakes(self) -> Iterator[tuple[Any, ...]] | None:
@@ -204,7 +204,7 @@ class NumberPredictions(TablePredictions):
 
 
 def write_json_lines(path: str, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Writes a JSON lines file with one object for each row."""
+    """Writes a JSON lines file with one object per row."""
     with atomic.replace_file(path) as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
@@ -213,7 +213,7 @@ def write_json_lines(path: str, rows: Iterable[Mapping[str, Any]]) -> None:
 def write_table(
     path: str, header: Sequence[str], rows: Iterable[Sequence[Any]], *, as_csv: bool = False
 ) -> None:
-    """Writes a table as CSV (RFC 4180), or as TSV, in which a run of whitespace is a space."""
+    """Writes a table as CSV (RFC 4180), or as TSV with each run of whitespace replaced by one space."""
     lines = itertools.chain([header], rows)
     if not as_csv:
         lines = ([" ".join(str(value).split()) for value in row] for row in lines)

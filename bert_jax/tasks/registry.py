@@ -1,4 +1,4 @@
-"""The registry of fine-tuning tasks: what each name of a task stands for, and where its files are.
+"""The registry of fine-tuning tasks: the definition and the files of each named task.
 
 Each subpackage of `bert_jax.tasks` registers its tasks in `TASKS`, a sequence of `TaskSpec`. There is no
 other list of tasks.
@@ -23,29 +23,28 @@ from bert_jax.tasks.table import Columns
 
 @dataclasses.dataclass(frozen=True)
 class TaskSpec:
-    """A task that `config.task` can name.
+    """A task with a name for `config.task`.
 
     Attributes:
         name: the name in lower case, without punctuation.
         task: the subclass of `base.FinetuneTask` that reads, encodes and scores the task.
-        metrics: the metrics in the order in which they are reported; the first one selects the best
-            checkpoint. Empty for all metrics of the class.
+        metrics: the metrics in the order of the report; the first one selects the best checkpoint. Empty for
+            all metrics of the class.
         columns: the columns of the task's files; None if the configuration names them.
         test_columns: the columns of the benchmark's test file, which has no labels; None if they are the
             same.
         train_columns: the columns of the benchmark's training file; None if they are the same.
         labels: the labels in the order of the logits; None if they are inferred from the training rows.
-        spellings: other spellings of labels in the files, each with its label.
-        relevant: the one of two labels that pairs of a query and a relevant document have; empty if none is
-            known as such.
-        folder: a subfolder of `data_dir` in which the files may also be.
+        spellings: {other spelling of a label in the files: label}.
+        relevant: for two labels, the label of a query paired with a relevant document; empty if unknown.
+        folder: a subfolder of `data_dir` that may contain the files.
         file_name: the name of a split's file in `data_dir`, with {split} for the split; empty if the
             configuration names each file.
-        splits: (split, names that may replace {split}) for each split whose file is named differently.
+        splits: (split, names that may replace {split}) for each split with differently named files.
         hub_columns: the columns of the task's Parquet files on the hub; None if it has no data set there.
-        hub_configs: the configurations of that data set, if there is one per language: training reads the
-            first, evaluation all of them. Empty if its configurations are the names of tasks.
-        defaults: the values of configuration fields whose defaults differ from those of other tasks.
+        hub_configs: the configurations of that data set if there is one per language: training reads the
+            first one, and evaluation reads all. Empty if its configurations are the names of tasks.
+        defaults: configuration fields with task-specific defaults.
     """
 
     name: str
@@ -67,7 +66,7 @@ class TaskSpec:
     def file(self, data_dir: str, split: str) -> str:
         """Returns the path of a split: DATA_DIR/FOLDER/FILE_NAME, DATA_DIR/FILE_NAME, or files from the hub.
 
-        `data_dir` is a folder, or `hf:` with the name of a data set on the hub, whose configurations are
+        `data_dir` is a folder, or `hf:` with the name of a data set on the hub; its configurations are
         `hub_configs` or have the tasks' names. Raises UserError if there is no such file.
         """
         splits = dict(self.splits).get(split, (split,))
@@ -97,7 +96,7 @@ class TaskSpec:
 
 @functools.cache
 def tasks() -> Mapping[str, TaskSpec]:
-    """Returns all tasks by name; those for the user's own files come first."""
+    """Returns all tasks by name; tasks for the user's own files come first."""
     parent = importlib.import_module("bert_jax.tasks")
     packages = (module.name for module in pkgutil.iter_modules(parent.__path__) if module.ispkg)
     modules = (importlib.import_module(f"{parent.__name__}.{name}") for name in packages)
@@ -106,12 +105,12 @@ def tasks() -> Mapping[str, TaskSpec]:
 
 
 def spelled(name: str) -> str:
-    """Returns the name of a task as `tasks` has it: "SST-2" is "sst2"."""
+    """Normalizes the name of a task to its key in `tasks`: "SST-2" becomes "sst2"."""
     return name.lower().replace("-", "").replace("_", "")
 
 
 def chosen(config: str, given: str, names: Collection[str]) -> str:
-    """Returns the task of `names` that the argument of a config means, or raises UserError."""
+    """Returns the task in `names` for the argument `given` of a config. Raises UserError if unknown."""
     name = spelled(given)
     if name in names:
         return name
@@ -121,7 +120,7 @@ def chosen(config: str, given: str, names: Collection[str]) -> str:
 
 
 def get(name: str) -> TaskSpec:
-    """Returns the task with this name, in any spelling that `spelled` knows, or raises UserError."""
+    """Returns the task with this name, normalized by `spelled`. Raises UserError if it is unknown."""
     spec = tasks().get(spelled(name))
     if spec is None:
         hint = did_you_mean(name, tasks()) or f"; the tasks are {', '.join(tasks())}"

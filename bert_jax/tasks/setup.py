@@ -1,4 +1,4 @@
-"""Resolves a fine-tuning run: its files, model, vocabulary and schedule, and the objective that it trains."""
+"""Resolves the files, model, vocabulary, schedule and training objective of a fine-tuning run."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from bert_jax.training.optimizers import freeze
 def from_training_file(
     config: FinetuneConfig, explicit: Collection[str] = (), log: Callable[[str], None] = lambda line: None
 ) -> tuple[FinetuneTask, Any]:
-    """Returns the task that a configuration describes, and the examples of its training file.
+    """Returns the task of a configuration and the examples of its training file.
 
-    Arguments are as of `resolve_model`. Raises UserError for a missing file or column, a vocabulary that
-    differs from the checkpoint's, and the like.
+    The arguments are as in `resolve_model`. Raises UserError, for example for a missing file or column, or
+    for a vocabulary that differs from the checkpoint's vocabulary.
     """
     spec = registry.get(config.task)
     path = split_file(config, spec, "train")
@@ -59,7 +59,7 @@ def from_training_file(
 
 
 def training_objective(config: FinetuneConfig, task: FinetuneTask, learned: Objective) -> Objective:
-    """Returns what a run trains: `learned`, with what the task, the optimizer and an adapter freeze."""
+    """Returns the training objective: `learned`, with parameters frozen by task, optimizer and adapter."""
     if task.freeze and config.adapter.kind:
         raise UserError(f"adapter.kind={config.adapter.kind}: the task freezes its encoder")
     frozen = freeze(learned, task.freeze, config.optimizer.freeze)
@@ -69,10 +69,10 @@ def training_objective(config: FinetuneConfig, task: FinetuneTask, learned: Obje
 def with_named_data(
     config: ml_collections.ConfigDict, log: Callable[[str], None]
 ) -> ml_collections.ConfigDict:
-    """Returns a configuration in which a data set with a short name has its source and its columns.
+    """Replaces the short name of a data set in a configuration by its source and its columns.
 
-    A configuration without data has the data set of its task, if there is one: finetune/glue:mrpc trains on
-    MRPC from the hub. Another data set on the hub is evaluated on its validation split, if it has one.
+    A configuration without data gets the data set of its task, if there is one: finetune/glue:mrpc trains on
+    MRPC from the hub. Other data sets on the hub are evaluated on their validation split, if there is one.
     """
     name = str(config.data.train)
     spec = registry.get(str(config.task))
@@ -123,12 +123,12 @@ def resolve_model(
     """Returns the model configuration and the tokenizer.
 
     The architecture and the vocabulary come from the checkpoint if there is one, and otherwise from the
-    configuration. Dropout and the options of the computation (dtype, attention, ...) always come from the
-    configuration. A dtype of "auto" is resolved for the device of this process.
+    configuration. Dropout and computation options (dtype, attention, ...) always come from the configuration.
+    The dtype "auto" is resolved for the device of this process.
 
-    `explicit` are the fields of `config.model` that the user set, even to their defaults; a field with
-    another value than its default counts as one of them. `log` is called with a line about what is taken from
-    `init_from`. Raises UserError if the configuration names no model, or the vocabulary does not match.
+    `explicit` are the fields of `config.model` that the user set, even to their defaults. Fields that differ
+    from their defaults are added to them. `log` is called with a line about settings taken from `init_from`.
+    Raises UserError if the configuration names no model, or if the vocabulary does not match.
     """
     values = config.model.to_dict()
     if config.init_from:
@@ -141,7 +141,7 @@ def resolve_model(
         if config.vocab and tokenization.load(config.vocab).tokens != tokenizer.tokens:
             raise UserError(f"vocab={config.vocab} is not the vocabulary of the checkpoint, {tokenizer.path}")
     elif config.vocab and not config.from_scratch:
-        # The size of the vocabulary, which is not known yet, does not matter to the family.
+        # The size of the vocabulary is not known yet, and the family does not depend on it.
         family = model_config.from_dict(values | {"vocab_size": values["vocab_size"] or 1})
         families.check_known(family)
         tokenizer = families.load_tokenizer(config.vocab, family)
@@ -159,7 +159,7 @@ def resolve_model(
 def resolve_schedule(config: FinetuneConfig, examples: int) -> FinetuneConfig:
     """Returns the configuration with the number of steps, the warm-up steps and the evaluation interval.
 
-    `examples` is the number of groups of rows in an epoch. Values that are already set stay the same.
+    `examples` is the number of groups of rows in an epoch. Values that are already set are kept.
     """
     per_epoch = batches.steps_per_epoch(examples, config.batch_size)
     steps = max(1, round(per_epoch * config.epochs))

@@ -1,8 +1,8 @@
 """Reads examples from TSV, CSV, JSON lines, Parquet and Arrow files, and from the lines of a stream.
 
-CSV follows RFC 4180, and TSV follows the same rules with tabs, as pandas writes it. In the TSV files of
-benchmarks quotes are text (`Columns.quotes`). JSON lines has one object per line. A row that cannot be read
-is skipped and counted; more than 5% of them are an error that names the file and the line.
+CSV follows RFC 4180. TSV follows the same rules with tabs, as written by pandas, except that quotes are
+ordinary characters in benchmarks' TSV files (`Columns.quotes`). JSON lines has one object per line. Malformed
+rows are skipped and counted. More than 5% malformed rows are an error that names the file and the line.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LABEL_SEPARATOR = ","  # separates the labels of a multi-label column
 STSB = "sentence1,sentence2,score"  # the columns of GLUE's STS-B
 # Formats: Parquet and Arrow; one text per line, for prediction only.
 COLUMNAR, LINES = "columnar", "lines"
-FOLDER = ".."  # in place of the column of the language: the folder of a file has its name
+FOLDER = ".."  # as the language column: the name of the file's folder is the language
 FORMATS: Mapping[str, str] = {
     ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl",
     **dict.fromkeys(columnar.SUFFIXES, COLUMNAR),
@@ -40,7 +40,7 @@ _MAX_SHOWN = 10  # labels in a message
 
 
 class Malformed(Exception):
-    """Raised for a row that cannot be parsed; the message says why."""
+    """Raised for a row that cannot be parsed; the message gives the reason."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -48,11 +48,11 @@ class FileReport:
     """Base class of the examples read from one file. Subclasses define `path`.
 
     Attributes:
-        unit: what a row is called in messages, in the singular.
-        columns: the names of the lists that have an entry for each example, or are empty.
-        rows: the number of rows of the file, including the malformed ones, which are not examples.
+        unit: the word for a row in messages, in the singular.
+        columns: the names of the lists with one entry per example; they may be empty.
+        rows: the number of rows of the file, including malformed rows, which are not examples.
         first_malformed: a description of the first malformed row, with file and line.
-        notes: further warnings about the file.
+        notes: other warnings about the file.
     """
 
     unit: ClassVar[str] = "row"
@@ -65,10 +65,10 @@ class FileReport:
     notes: list[str] = dataclasses.field(default_factory=list)
 
     def fill(self, rows: Iterable[tuple[str, Any]], add: Callable[[Any], None]) -> None:
-        """Adds all rows, and skips and counts the malformed ones.
+        """Adds all valid rows, and counts malformed rows.
 
         Args:
-            rows: (file and line, row) for each row; a row that cannot be parsed is a `Malformed`.
+            rows: (file and line, row) for each row; a `Malformed` stands for a row that cannot be parsed.
             add: adds a row to the examples; may raise `Malformed`.
         """
         for place, row in rows:
@@ -82,7 +82,7 @@ class FileReport:
                 self.first_malformed = self.first_malformed or f"{place}: {error}"
 
     def check(self, max_malformed: float = MAX_MALFORMED) -> None:
-        """Raises UserError if there are no rows, or too many of them are malformed."""
+        """Raises UserError if there are no rows or too many malformed rows."""
         if not self.rows:
             raise UserError(f"{self.path}: no {self.unit}s in it")
         if self.malformed > max_malformed * self.rows:
@@ -90,10 +90,10 @@ class FileReport:
             raise UserError(f"{self.first_malformed} ({what}, more than {max_malformed:.0%})")
 
     def note_unknown(self, problems: Iterable[str]) -> None:
-        """Notes the examples with a label that training lacks, which count as errors.
+        """Adds a note about examples with labels that training lacks, which count as errors.
 
-        Each has a problem, the label and where it is; the others have "". Raises UserError if they are half
-        of the rows or more: the file is probably not one of this task.
+        `problems` has one entry per example, a description with the label and its place, or "". Raises
+        UserError if half of the rows or more have a problem: the file is probably not one of this task.
         """
         if problems := list(filter(None, problems)):
             what = f"{len(problems)} of {counted(self.rows, self.unit)} with a label that training lacks"
@@ -102,7 +102,7 @@ class FileReport:
             self.notes.append(f"{what}, counted as errors (first: {problems[0]})")
 
     def first(self, count: int) -> Self:
-        """Returns the first examples, or all if `count` is 0."""
+        """Returns the first `count` examples, or all if `count` is 0."""
         values: dict[str, Any] = {name: getattr(self, name)[: count or None] for name in self.columns}
         return dataclasses.replace(self, **values)
 
@@ -120,7 +120,7 @@ class FileReport:
 
 
 def parts(path: str) -> list[str]:
-    """Returns the files of a path: of a directory, of a list with commas, or of a training set on the hub."""
+    """Returns the files in a directory, a comma-separated list, or a training set on the hub."""
     if str(path).startswith(hub.DATA):
         return hub.data_files(str(path), "train")
     if files.is_directory(path):
@@ -129,7 +129,7 @@ def parts(path: str) -> list[str]:
 
 
 def exists(path: str) -> bool:
-    """Returns whether a path exists that the user gave or `TaskSpec.file` returned."""
+    """Returns whether all files of a path from the user or from `TaskSpec.file` exist."""
     return all(map(files.exists, parts(path)))
 
 
@@ -144,10 +144,10 @@ def digest(path: str) -> str:
 
 
 def detect_format(formats: Mapping[str, str], path: str, given: str = "auto") -> str:
-    """Returns the format of a file: `given`, or the one that the suffix implies if that is "auto".
+    """Returns the format of a file: `given`, or the format of the suffix if `given` is "auto".
 
-    `formats` has the format of each suffix that the task reads; the suffix "" stands for any other. Raises
-    UserError if the format is unknown, or the suffix does not determine it.
+    `formats` maps the suffixes that the task reads to formats; the suffix "" matches any name. Raises
+    UserError if the format is unknown, or if the suffix does not determine it.
     """
     if given not in ("auto", *formats.values()):
         raise UserError(f"format={given}: expected auto, {', '.join(dict.fromkeys(formats.values()))}")
@@ -161,10 +161,10 @@ def detect_format(formats: Mapping[str, str], path: str, given: str = "auto") ->
 
 
 def text_lines(path: str) -> Iterator[str]:
-    """Yields the lines of a file with their newlines, decompressed, or those of standard input for "-".
+    """Yields the decompressed lines of a file, or of standard input for "-", with their newlines.
 
     Raises:
-        UserError: the file is missing, or not UTF-8.
+        UserError: the file is missing or not UTF-8.
         StorageError: the disk or the bucket failed.
     """
     of_file = contextlib.nullcontext(sys.stdin.buffer) if path == "-" else compression.opened(path)
@@ -176,11 +176,11 @@ def text_lines(path: str) -> Iterator[str]:
                 raise UserError(f"{path}:{number}: not UTF-8 ({error.reason})") from None
 
 
-# Values of JSON
+# JSON values
 
 
 def parse_object(line: str) -> dict[str, Any]:
-    """Returns the JSON object in a line. Raises Malformed if the line holds anything else."""
+    """Returns the JSON object in a line. Raises Malformed for any other content."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -193,9 +193,9 @@ def parse_object(line: str) -> dict[str, Any]:
 def records(
     path: str, kind: str, columns: Sequence[str] = ()
 ) -> Iterator[tuple[int, Mapping[str, Any] | Malformed]]:
-    """Yields (line or row, {column: value}) of a file of one of the formats.
+    """Yields (line or row number, {column: value}) for a file in the format `kind`.
 
-    `columns` are those that are needed, of which fewer bytes of a Parquet file are read; () for all.
+    `columns` are the needed columns, which saves reads of Parquet files; () for all.
     """
     if kind == COLUMNAR:
         yield from enumerate(columnar.Table(path).rows(columns), 1)
@@ -212,7 +212,7 @@ def records(
 
 
 def find_key(row: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Returns the first of some names for which a JSON object has a value, or raises Malformed."""
+    """Returns the first name for which a JSON object has a value, or raises Malformed."""
     for name in names:
         if row.get(name) is not None:
             return name
@@ -221,12 +221,12 @@ def find_key(row: Mapping[str, Any], names: Sequence[str]) -> str:
 
 
 def encodable(text: str) -> str:
-    """Returns a text of JSON with a question mark for each lone surrogate, which UTF-8 does not have."""
+    """Replaces each lone surrogate in a JSON string, which UTF-8 cannot encode, by a question mark."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def json_text(value: Any, field: str, key: str) -> Any:
-    """Returns the JSON value of a key as the text of a field, or raises Malformed for another type.
+    """Converts the JSON value of a key to the text of a field, or raises Malformed for another type.
 
     Choices and negatives may be a list of texts. A label may also be a finite number, a boolean or a list of
     labels, and an id a number or a boolean.
@@ -258,10 +258,10 @@ class Columns:
     Attributes:
         text_a, text_b, label, id: the columns of both texts, the label and the id.
         header: whether the first row names the columns.
-        choices: the columns of the choices, separated by commas, or the single column of lists of them.
+        choices: the comma-separated columns of the choices, or a single column of lists of choices.
         language: the column of the language of the row, or FOLDER.
-        negatives: the columns of the hard negatives, separated by commas, or the single column of lists.
-        quotes: whether quotes delimit fields of TSV files. In those of benchmarks they are text.
+        negatives: the comma-separated columns of hard negatives, or a single column of lists of them.
+        quotes: whether quotes delimit fields of TSV files. In benchmarks' files they are ordinary characters.
     """
 
     text_a: str
@@ -275,7 +275,7 @@ class Columns:
     quotes: bool = dataclasses.field(default=True, compare=False)
 
     def names(self, field: str) -> list[str]:
-        """Returns the columns of a field, of which `choices` and `negatives` may have several."""
+        """Returns the columns of a field; `choices` and `negatives` may have several."""
         text = getattr(self, field)
         several = field in ("choices", "negatives")
         if several:
@@ -288,11 +288,11 @@ class Examples(FileReport):
     """The rows of one file by column: entry i of every list belongs to the same row.
 
     Attributes:
-        ids: the id of each row; without a column of ids, its number from 0, where malformed rows count.
-        texts_a, texts_b, languages: those of each row; empty if the file has none. In a stream of both pairs
-            and single texts, the second text of a single one is None.
+        ids: the id of each row; without an id column, its number from 0, counting malformed rows.
+        texts_a, texts_b, languages: the texts and the language of each row; empty if the file has none. In a
+            stream with pairs and single texts, the second text of a single text is None.
         labels: the parsed label of each row; empty if labels were not requested.
-        choices, negatives: lists of the texts of each row; empty if the task has none.
+        choices, negatives: a list of texts for each row; empty if the task has none.
     """
 
     columns = ("ids", "texts_a", "texts_b", "labels", "choices", "languages", "negatives")
@@ -310,7 +310,7 @@ class Examples(FileReport):
         return len(self.ids)
 
 
-FIELDS = {  # and the list of `Examples` with the values of each
+FIELDS = {  # field: the list of `Examples` with its values
     "text_a": "texts_a", "text_b": "texts_b", "id": "ids", "language": "languages", "choices": "choices",
     "negatives": "negatives", "label": "labels",
 }  # fmt: skip
@@ -325,18 +325,18 @@ def read_examples(
     parse_label: Callable[[str], Any] | None = str,
     label_may_be_empty: bool = False,
 ) -> Examples:
-    """Reads all rows of a file, or of several.
+    """Reads all rows of one or several files.
 
     Args:
         path: a TSV, CSV or JSON lines file in UTF-8, possibly compressed (.gz, .bz2, .xz, .zst); a Parquet or
-            Arrow file, or a directory of such files; or several files with commas between.
+            Arrow file, or a directory of such files; or a comma-separated list of files.
         columns: the columns to read.
         file_format: "tsv", "csv", "jsonl", "auto" to use the suffix, or LINES, where every line is a text,
             including blank lines.
         quoting: "csv" if quotes delimit fields, "none" if they do not, or "auto": "none" for TSV files of
-            benchmarks (`columns.quotes`), and else "csv".
-        parse_label: converts the text of a label to a value, which for questions with choices is the number
-            of the right choice. A ValueError makes the row malformed. None to read no labels.
+            benchmarks (`columns.quotes`), and "csv" otherwise.
+        parse_label: converts the text of a label to a value; for multiple choice, the number of the right
+            choice. A ValueError makes the row malformed. None to read no labels.
         label_may_be_empty: whether an empty label is valid; otherwise the row is malformed.
 
     Raises:
@@ -379,9 +379,9 @@ def add_row(
     wanted: Mapping[str, Sequence[str]],
     label_of: Callable[[str], Any] = str,
 ) -> None:
-    """Appends a row, {column: value}, that `out.rows` counts already, or raises Malformed.
+    """Appends a row, {column: value}, which `out.rows` already counts, or raises Malformed.
 
-    `wanted` has the columns of each field; `label_of` converts the text of a label.
+    `wanted` maps fields to their columns; `label_of` converts the text of a label.
     """
     values: dict[str, Any] = {"id": str(out.rows - 1)}
     for field, names in wanted.items():
@@ -431,7 +431,7 @@ def _named(
     wanted: Mapping[str, Sequence[str]] | None,
     header: bool = True,
 ) -> Iterator[tuple[int, Mapping[str, str] | Malformed]]:
-    """Yields the line and {column: text} of each row, of all columns by default; blank lines are skipped."""
+    """Yields (line, {column: text}) for each row, with all columns by default. Blank lines are skipped."""
     names: list[str] = []
     chosen: dict[str, int] = {}
     for line, row in rows:
@@ -448,10 +448,10 @@ def _named(
 
 
 def places(path: str, wanted: Mapping[str, Sequence[str]], names: Sequence[str]) -> dict[str, int]:
-    """Returns {column: its position among `names`} of the columns of some fields.
+    """Returns {column: its position in `names`} for the columns of the fields in `wanted`.
 
     Raises:
-        UserError: there is no such column, or several.
+        UserError: there is no such column, or there are several.
     """
     result = {}
     for field, columns in wanted.items():
@@ -468,7 +468,7 @@ def places(path: str, wanted: Mapping[str, Sequence[str]], names: Sequence[str])
 
 
 def header_hint(names: Sequence[str]) -> str:
-    """Returns the end of a message that lists columns, if they seem to be a row, or not to be separated."""
+    """Returns a hint for an error message if column names look like a row of data or are not separated."""
     if len(names) == 1 and "\t" in names[0]:
         return "; tabs separate the columns of files that end in .tsv"
     if any(" " in name.strip() or name.strip().isdecimal() for name in names):
@@ -477,14 +477,14 @@ def header_hint(names: Sequence[str]) -> str:
 
 
 def _split(path: str, delimiter: str, quotes: bool, may_be_text: bool) -> Iterator[tuple[int, list[str]]]:
-    """Yields the line and the fields of each row; a field that may be two rows can be an error."""
+    """Yields (line, fields) for each row; with `may_be_text`, a field with tab and newline is an error."""
     lines = text_lines(path)
     if not quotes:
         for number, line in enumerate(lines, 1):
             line = line.removesuffix("\n").removesuffix("\r")
             yield number, line.split(delimiter) if line else []
         return
-    # A text may be longer than the csv module's limit of 128 KiB, which is global and so is never lowered.
+    # Texts may exceed the csv module's limit of 128 KiB, which is global and is therefore never lowered.
     csv.field_size_limit(max(csv.field_size_limit(), 1 << 24))
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     start = 1
@@ -494,7 +494,7 @@ def _split(path: str, delimiter: str, quotes: bool, may_be_text: bool) -> Iterat
                 raise csv.Error("a quoted field with a tab and a newline")
             yield start, row
             start = reader.line_num + 1
-    except csv.Error as error:  # the beginnings of the following rows are not known
+    except csv.Error as error:  # it is not known where the next rows begin
         hint = "if quotes are text, give data.quoting=none, else csv"
         raise UserError(f"{path}:{start}: {error} in the row that starts here; {hint}") from None
 
@@ -503,7 +503,7 @@ def _split(path: str, delimiter: str, quotes: bool, may_be_text: bool) -> Iterat
 
 
 def label_index(numbers: Mapping[str, int], label: str) -> int:
-    """Returns the number of a label. Raises ValueError, which lists the labels, for an unknown one."""
+    """Returns the number of a label. Raises ValueError with a list of the labels for an unknown label."""
     if label.strip() not in numbers:
         raise ValueError(unknown_label(list(numbers), label.strip()))
     return numbers[label.strip()]
@@ -515,7 +515,7 @@ def unknown_label(names: Sequence[str], label: str) -> str:
 
 
 def list_counts(counts: Mapping[str, int]) -> str:
-    """Returns a list of the first labels with the count of each, for a log line."""
+    """Returns the first labels with their counts, for a log line."""
     return _shown(f"{name}: {count:,}" for name, count in counts.items())
 
 
@@ -537,9 +537,9 @@ def infer_labels(labels: Sequence[str], path: str) -> tuple[str, ...]:
 
 
 def check_counts(counts: Counter[str], path: str, may_differ: bool = False) -> None:
-    """Raises UserError if the labels of a training file cannot be classes: one alone, or too many.
+    """Raises UserError if the labels of a training file cannot be classes: only one label, or too many.
 
-    `counts` has the occurrences of each label; with `may_differ`, any number of labels is plausible.
+    `counts` maps labels to their counts. With `may_differ`, any number of labels from two on is valid.
     """
     total = counts.total()
     if len(counts) < 2 or (not may_differ and total >= 20 and len(counts) > _MAX_DISTINCT * total):
@@ -568,12 +568,11 @@ LINE_FIELDS = ("text_a", "text_b", "id")
 class LineReader(abc.ABC):
     """Base class of the readers that parse a line into an example of a task.
 
-    A line that begins with a brace is a JSON object, whose fields have the names of the training file, of
-    `own_names` or of `LINE_FIELDS`. Any other line is plain text, in which tabs separate the texts of the
-    example.
+    A line that begins with a brace is a JSON object; its keys are the names in the training file, in
+    `own_names` or in `LINE_FIELDS`. Any other line is plain text, and tabs separate the texts of the example.
 
     Args:
-        names: the names of `text_a`, `text_b` and `id` in the training file; empty for a field that it lacks.
+        names: the names of `text_a`, `text_b` and `id` in the training file; empty for missing fields.
 
     Attributes:
         columns: the names of the columns of a line of plain text.
@@ -583,7 +582,7 @@ class LineReader(abc.ABC):
 
     def __init__(self, names: Mapping[str, str]):
         self._texts = [field for field in ("text_a", "text_b") if names[field]]
-        # A number is the position of a column, which a JSON object does not have.
+        # A number is a column position, and JSON objects have no positions.
         self._names = {
             field: [
                 name
@@ -631,11 +630,11 @@ class LineReader(abc.ABC):
         return json_text(row[key], field, key)
 
     def examples(self, rows: Sequence[tuple[int, dict[str, Any]]]) -> Any:
-        """Returns the examples of parsed lines, of the same type as those of `FinetuneTask.read`.
+        """Returns the examples of parsed lines, of the same type as in `FinetuneTask.read`.
 
         Args:
-            rows: (line number from 1, values that `parse` returned) for each line. The id of a line without
-                one is its number from 0.
+            rows: (line number from 1, result of `parse`) for each line. The id of a line without an id is
+                its number from 0.
         """
         return self.collect([{"id": str(line - 1), **row} for line, row in rows])
 
@@ -649,8 +648,8 @@ class TableLines(LineReader):
 
     Args:
         names: as in `LineReader`.
-        choices: the columns of the choices, or the single column of lists of them; empty for tasks without.
-        count: the number of choices of a row.
+        choices: the columns of the choices, or the single column of lists; empty for tasks without choices.
+        count: the number of choices per row.
     """
 
     def __init__(self, names: Mapping[str, str], choices: Sequence[str] = (), count: int = 0):
@@ -661,7 +660,7 @@ class TableLines(LineReader):
         self.columns += self._choices
 
     def from_object(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the values of a JSON object, whose choices are in their columns or in a list `choices`."""
+        """Returns the values of a JSON object; choices are in their columns or in a list `choices`."""
         values = super().from_object(row)
         if self._choices:
             in_columns = all(name in row for name in self._choices)
@@ -680,7 +679,7 @@ class TableLines(LineReader):
 
 
 class OptionalPairs(TableLines):
-    """Reads texts and pairs of texts, of which `text_b` may be missing in a row."""
+    """Reads single texts and pairs of texts; `text_b` may be missing in a row."""
 
     expected = "a text, or two texts with a tab between"  # type: ignore[assignment]
 
@@ -689,7 +688,7 @@ class OptionalPairs(TableLines):
         self._single = TableLines({**names, "text_b": ""})
 
     def from_text(self, text: str) -> dict[str, Any]:
-        """Returns the values of a text, or of two with a tab between."""
+        """Returns the values of one text or of two texts separated by a tab."""
         return super().from_text(text) if "\t" in text else self._single.from_text(text)
 
     def from_object(self, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Vectors of texts: sentence embeddings, and late interaction with a vector for each token."""
+"""Text vectors: sentence embeddings, and late interaction with one vector per token."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tasks.table import STSB, Columns, Examples, parse_number
 from bert_jax.tokenization import Tokenizer
 
-_CHUNK = 1024  # anchors whose scores with all texts are computed at a time
-_SAME = 1e-3  # difference of scores up to which they are the same
-_ROUNDING = 2e-6  # of float32 scores, relative to those above 1
-_DOCUMENTS = 256  # texts whose vectors of tokens are padded to one length at a time
-_MULTIPLE = 32  # of tokens, that this length is rounded up to
+_CHUNK = 1024  # anchors that are scored against all texts at a time
+_SAME = 1e-3  # scores that differ by less count as equal
+_ROUNDING = 2e-6  # error of float32 scores, relative if above 1
+_DOCUMENTS = 256  # texts whose token vectors are padded to one length at a time
+_MULTIPLE = 32  # this length is a multiple of 32 tokens
 
 
 @dataclasses.dataclass
 class SimilarityPredictions(NumberPredictions):
-    """The cosine of both texts of each pair; `targets` are similarities on any scale."""
+    """The cosine similarity of each pair of texts; `targets` are similarities on any scale."""
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
         return bool(np.ptp(self.outputs) < _SAME)
 
     def mistakes(self) -> None:
-        """Returns None: cosines and labels have different scales."""
+        """Returns None, because cosines and labels have different scales."""
 
 
 def _numbered(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -69,11 +69,11 @@ def _numbered(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclasses.dataclass
 class RetrievalPredictions(TablePredictions):
-    """The rank of the second text of each pair among those of all pairs, by its cosine with the first one.
+    """Ranks each pair's second text among all second texts by the cosine with the first text.
 
-    Equal second texts are one candidate, and other second texts of an equal first text are none. Of cosines
-    that are equal up to rounding that of the pair comes last, so that a model for which all texts are alike
-    finds nothing.
+    Equal second texts count as one candidate. Other second texts of an equal first text are not candidates.
+    If cosines are equal up to rounding, the pair's second text comes last, so a model that gives all texts
+    the same vector finds nothing.
 
     Attributes:
         outputs: float32 [N, 1], the cosines of the pairs.
@@ -83,12 +83,12 @@ class RetrievalPredictions(TablePredictions):
     vectors: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 2, 0), np.float32))
 
     def scores(self, anchors: slice, candidates: np.ndarray) -> np.ndarray:
-        """Returns float32 [anchors, candidates], the cosines of first texts with second ones of pairs."""
+        """Returns float32 [anchors, candidates], the cosines of first texts with second texts."""
         return self.vectors[anchors, 0] @ self.vectors[candidates, 1].T
 
     @functools.cached_property
     def _found(self) -> tuple[np.ndarray, np.ndarray]:
-        """The rank of each second text, int64 [N], and the highest score of another one, float32 [N]."""
+        """The rank of each second text, int64 [N], and the highest score of the others, float32 [N]."""
         first, second = self.examples.texts_a, self.examples.texts_b
         (_, anchors), (rows, numbers) = (_numbered(texts) for texts in (first, second))
         partners: dict[int, list[int]] = {}
@@ -101,8 +101,7 @@ class RetrievalPredictions(TablePredictions):
             own = np.take_along_axis(scores, numbers[part, None], axis=1)
             for row, anchor in enumerate(anchors[part].tolist()):
                 scores[row, partners[anchor]] = -np.inf
-            # Products of equal vectors may differ by their places in the matrix. A score that is NaN has the
-            # last rank.
+            # Products of equal vectors may differ with their positions in the matrix. NaN has the last rank.
             least = own - _ROUNDING * np.maximum(1, np.abs(own))
             ranks[part] = np.minimum(1 + np.sum(~(scores < least), axis=1), len(rows))
             highest[part] = scores.max(axis=1)
@@ -110,7 +109,7 @@ class RetrievalPredictions(TablePredictions):
 
     @property
     def predicted(self) -> np.ndarray:
-        """Returns the rank of the second text of each pair, from 1: int64 [N]."""
+        """Returns the rank of the second text of each pair, from 1, int64 [N]."""
         return self._found[0]
 
     def values(self) -> list[float]:
@@ -124,11 +123,11 @@ class RetrievalPredictions(TablePredictions):
 
 @dataclasses.dataclass(frozen=True)
 class TokenVectors:
-    """The vectors of the tokens of rows.
+    """The token vectors of rows.
 
     Attributes:
         values: float [total, H], of length 1.
-        offsets: int64 [N, 2], where those of each row begin and end.
+        offsets: int64 [N, 2], where the vectors of each row begin and end.
         counted: bool [total], the tokens that count in a score.
     """
 
@@ -137,9 +136,9 @@ class TokenVectors:
     counted: np.ndarray
 
     def padded(self, rows: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the vectors of some rows, float32 [n, L, H], and which of them count, bool [n, L]."""
+        """Returns the padded vectors of rows, float32 [n, L, H], and which of them count, bool [n, L]."""
         chosen = self.offsets[rows]
-        # One length for all calls, as each other one is compiled for.
+        # All calls use the same length, because each length needs a compilation.
         longest = -(-int(np.max(self.offsets[:, 1] - self.offsets[:, 0], initial=1)) // _MULTIPLE) * _MULTIPLE
         vectors = np.zeros((len(chosen), longest, self.values.shape[-1]), np.float32)
         counted = np.zeros(vectors.shape[:2], bool)
@@ -155,12 +154,12 @@ _scores_of_pairs = jax.jit(jax.vmap(late_interaction.max_sim))
 
 @dataclasses.dataclass
 class LateInteractionPredictions(RetrievalPredictions):
-    """The rank of the second text of each pair among those of all pairs, by its score with the first one.
+    """Ranks each pair's second text among all second texts by the score with the first text.
 
     Attributes:
         outputs: float32 [N, 1], the scores of the pairs; see `objectives.embedding.late_interaction.max_sim`.
-        queries: float [N, Q, H], the vectors of the tokens of first texts.
-        documents: those of second texts.
+        queries: float [N, Q, H], the token vectors of first texts.
+        documents: the token vectors of second texts.
     """
 
     queries: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 0, 0), np.float32))
@@ -168,7 +167,7 @@ class LateInteractionPredictions(RetrievalPredictions):
 
     @classmethod
     def of(cls, examples: Any, queries: np.ndarray, documents: TokenVectors) -> LateInteractionPredictions:
-        """Returns the predictions for pairs, from their vectors."""
+        """Returns the predictions for pairs from their token vectors."""
         scores = np.empty((len(queries), 1), np.float32)
         for begin in range(0, len(queries), _DOCUMENTS):
             part = slice(begin, begin + _DOCUMENTS)
@@ -177,7 +176,7 @@ class LateInteractionPredictions(RetrievalPredictions):
         return cls(examples, scores, np.empty(0), queries=queries, documents=documents)
 
     def scores(self, anchors: slice, candidates: np.ndarray) -> np.ndarray:
-        """Returns float32 [anchors, candidates], the scores of first texts with second ones of pairs."""
+        """Returns float32 [anchors, candidates], the scores of first texts with second texts."""
         assert self.documents is not None
         queries = self.queries[anchors].astype(np.float32)
         parts = (candidates[i : i + _DOCUMENTS] for i in range(0, len(candidates), _DOCUMENTS))
@@ -186,7 +185,7 @@ class LateInteractionPredictions(RetrievalPredictions):
         )
 
 
-# What to give if a file to evaluate on has no pairs, or none with similarities, for messages.
+# The flag that messages recommend if an evaluation file has no pairs or no similarities.
 EVAL_COLUMNS = "--config.data.eval_columns=TEXT,TEXT,SCORE"
 
 
@@ -214,7 +213,7 @@ class GroupsConfig(TableConfig):
 class GroupsTask(TableTask):
     """Base class of tasks on groups of texts: an anchor, its positive, and any number of hard negatives.
 
-    Files to evaluate on have pairs, an anchor and its positive.
+    Evaluation files have pairs of an anchor and its positive.
     """
 
     Config = GroupsConfig
@@ -225,7 +224,7 @@ class GroupsTask(TableTask):
         ("data.eval_columns", lambda c: c.data.eval, "data.eval"),
         ("data.id", lambda c: not c.data.eval_columns, "an evaluation file without data.eval_columns"),
     )
-    _group = 2  # texts in a group of training
+    _group = 2  # texts in a training group
 
     def set_up(self) -> None:
         if self.columns.negatives:
@@ -294,7 +293,7 @@ class GroupsTask(TableTask):
             target_dtype=np.int32 if are_classes else np.float32,
             rows_per_example=count,
         )
-        # Texts are equal whatever is put before them: one that is equal to its anchor is no negative.
+        # Texts are compared without their prefixes: a text that is equal to its anchor is not a negative.
         numbers: dict[str, int] = {}
         encoded.targets["texts"] = np.array(
             [numbers.setdefault(text, len(numbers)) for text in texts], np.int32
@@ -302,11 +301,11 @@ class GroupsTask(TableTask):
         encoded.least_groups = 2 if self.batch_size_error(1) else 1
         return encoded
 
-    are_classes: bool = False  # whether the labels of training are classes
-    repeats_single_texts: bool = True  # a text without a second one comes twice, as its own positive
+    are_classes: bool = False  # whether the training labels are classes
+    repeats_single_texts: bool = True  # single texts appear twice, as their own positives
 
     def form(self, is_anchor: bool) -> tuple[int, Ids]:
-        """Returns the largest number of tokens of a row, and the ids to put before its text."""
+        """Returns the maximum number of tokens of a row and the ids to prepend to its text."""
         return self.config.max_seq_length, []
 
     # Predictions
@@ -316,12 +315,12 @@ class GroupsTask(TableTask):
         return metrics.SIMILARITY if self.eval_columns.label else metrics.RANKING
 
     def loss(self, rows: EncodedRows, outputs: np.ndarray) -> None:
-        """Returns None: the loss of a batch depends on its size, and files of similarities have another."""
+        """Returns None: the loss depends on the batch size, and similarities need a different loss."""
         return None
 
 
 _LOSSES = (*KINDS, DENOISING)
-_POOLINGS = ("cls", "last", "mean")  # those of `EncoderConfig.classifier_pooling`
+_POOLINGS = ("cls", "last", "mean")  # values of `EncoderConfig.classifier_pooling`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -343,9 +342,9 @@ class EmbeddingConfig(GroupsConfig):
 
 
 class EmbeddingTask(GroupsTask):
-    """Sentence embeddings; the losses are those of `objectives.embedding`.
+    """Sentence embeddings, trained with the losses in `objectives.embedding`.
 
-    Without second texts, the contrastive loss has each text twice, with different dropout (SimCSE).
+    Without second texts, the contrastive loss reads each text twice with different dropout (SimCSE).
     """
 
     Config = EmbeddingConfig
@@ -496,12 +495,12 @@ class LateInteractionConfig(GroupsConfig):
 class LateInteractionTask(GroupsTask):
     """Late interaction; see `objectives.embedding.late_interaction`.
 
-    Rows are `[CLS] [Q] query [SEP] [MASK] ...` and `[CLS] [D] document [SEP]`. The markers are left out if
-    the vocabulary lacks them. The [MASK] tokens, which expand the query, are read as any other token: the
-    others attend to them, too (`attend_to_mask_tokens` in ColBERT's code, where it is off by default).
+    Rows are `[CLS] [Q] query [SEP] [MASK] ...` and `[CLS] [D] document [SEP]`. The markers are omitted if the
+    vocabulary lacks them. The [MASK] tokens, which expand the query, are treated like any other token: other
+    tokens attend to them (`attend_to_mask_tokens` in ColBERT's code, where it is off by default).
 
     Attributes:
-        markers: the ids of [Q] and of [D], in a list each that is empty if the vocabulary lacks them.
+        markers: two lists with the ids of [Q] and of [D]; both are empty if the vocabulary lacks them.
         skipped: the ids of punctuation, which does not count in the score of a document.
     """
 
@@ -535,7 +534,7 @@ class LateInteractionTask(GroupsTask):
         return TOKEN_VECTORS
 
     def form(self, is_anchor: bool) -> tuple[int, Ids]:
-        """Returns the largest number of tokens of a row, and the ids to put before its text."""
+        """Returns the maximum number of tokens of a row and the ids to prepend to its text."""
         if is_anchor:
             return self.config.query_length, self.markers[0]
         return self.config.max_seq_length, self.markers[1]
@@ -567,7 +566,7 @@ class LateInteractionTask(GroupsTask):
     def decode(
         self, examples: Examples, rows: EncodedRows, outputs: np.ndarray
     ) -> LateInteractionPredictions:
-        """Returns the scores of pairs, from the float16 vectors of all tokens of both texts, [total, H]."""
+        """Returns the scores of pairs from the float16 vectors of all tokens of both texts, [total, H]."""
         spans = np.stack([rows.offsets[:-1], rows.offsets[1:]], axis=1)
         places = spans[::2, :1] + np.arange(self.config.query_length)
         documents = TokenVectors(outputs, spans[1::2], ~np.isin(rows.tokens, self.skipped))
@@ -575,7 +574,7 @@ class LateInteractionTask(GroupsTask):
 
 
 def punctuation(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Returns the ids of the tokens that are one character of ASCII punctuation."""
+    """Returns the ids of the tokens that consist of one ASCII punctuation character."""
     marks = (tokenizer.word_start, tokenizer.continuation)
 
     def text(token: str) -> str:

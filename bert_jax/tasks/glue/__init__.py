@@ -29,7 +29,7 @@ _ROWS = (  # folder; columns of both texts, the label and the id; labels; metric
     ("RTE", ("sentence1", "sentence2", "label", "index"), _ENTAILMENT, ("accuracy",)),
     ("WNLI", ("sentence1", "sentence2", "label", "index"), _BINARY, ("accuracy",)),
 )
-# Where the files on the hub (hf:nyu-mll/glue) differ: the columns of the texts, and names for 0 and 1.
+# Differences of the files on the hub (hf:nyu-mll/glue): the text columns, and the names for 0 and 1.
 _HUB_TEXTS = {
     "CoLA": ("sentence", ""), "MRPC": ("sentence1", "sentence2"), "MNLI": ("premise", "hypothesis"),
 }  # fmt: skip
@@ -44,7 +44,7 @@ TASKS = GLUE = tuple(
         TextClassification if labels else TextRegression,
         metrics,
         Columns(first, second, label, id_, header=folder != "CoLA", quotes=False),
-        # CoLA's test file alone has a header.
+        # Among CoLA's files, only the test file has a header.
         test_columns=Columns(
             "sentence" if folder == "CoLA" else first, second, id=id_ or "index", quotes=False
         ),
@@ -58,8 +58,8 @@ TASKS = GLUE = tuple(
     )
     for folder, (first, second, label, id_), labels, metrics in _ROWS
 )
-# The files of a submission: {task: {split in data_dir: name in the zip}}. The model of MNLI also predicts AX,
-# the diagnostic set, whose diagnostic.tsv is in the same folder as MNLI's files.
+# The files of a submission: {task: {split in data_dir: name in the zip}}. The MNLI model also predicts AX,
+# the diagnostic set; its diagnostic.tsv is in the same folder as MNLI's files.
 _SUBMISSION = {spec.name: {"test": f"{spec.folder}.tsv"} for spec in GLUE} | {
     "mnli": {"test": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv", "diagnostic": "AX.tsv"}
 }
@@ -74,12 +74,11 @@ def submission_files(task: str) -> Mapping[str, str]:
 
 
 def submission_file(ids: Sequence[str], outputs: np.ndarray, labels: Sequence[str]) -> str:
-    """Returns the content of one file of a submission: a header, then `index` and `prediction` of every row.
+    """Returns the content of a submission file: a header, then `index` and `prediction` of every row.
 
     Args:
         ids: the N ids of the rows.
-        outputs: float32 [N, C] probabilities, or [N, 1] scores of STS-B, which are clipped to the range 0 to
-            5.
+        outputs: float32 [N, C] probabilities, or [N, 1] scores for STS-B, which are clipped to [0, 5].
         labels: the C label names; empty for STS-B.
     """
     if not labels:
@@ -91,7 +90,7 @@ def submission_file(ids: Sequence[str], outputs: np.ndarray, labels: Sequence[st
 
 
 def write_submission(path: str, files: Mapping[str, str]) -> list[str]:
-    """Writes the zip of a submission of {name: content}, and returns the names of the missing files."""
+    """Writes {name: content} as a submission zip and returns the names of the missing files."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
@@ -102,7 +101,7 @@ def write_submission(path: str, files: Mapping[str, str]) -> list[str]:
 
 
 def table(scores: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Returns one line for each task with its {metric: value}, and one with their average."""
+    """Returns one line per task with its {metric: value}, and a line with the average."""
     lines = [
         f"{task:<8}  " + "  ".join(f"{name} {value:.4f}" for name, value in found.items())
         for task, found in scores.items()

@@ -1,4 +1,4 @@
-"""Choices among texts that are read with another one: multiple choice (paper, section 4.4) and reranking."""
+"""Tasks that choose among texts for a given text: multiple choice (paper, section 4.4) and reranking."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class MultipleChoiceTask(TableTask):
 
 @dataclasses.dataclass
 class RankingPredictions(TablePredictions):
-    """The scores of the candidates of each query, of which the first one is relevant.
+    """The scores of the candidates of each query; the first candidate is relevant.
 
     Attributes:
         outputs: float32 [N, K], the scores; [N, 1] for pairs.
@@ -95,9 +95,9 @@ class RankingPredictions(TablePredictions):
 
     @functools.cached_property
     def predicted(self) -> np.ndarray:
-        """Returns the rank of each relevant document, from 1, behind all with an equal score: int64 [N].
+        """Returns the rank of each relevant document, from 1, int64 [N]. In ties, it comes last.
 
-        It is the last one if its score is NaN, and a candidate whose score is NaN comes before it.
+        A relevant document with the score NaN has the last rank; other candidates with NaN come before it.
         """
         return np.sum(~(self.outputs < self.outputs[:, :1]), axis=1)
 
@@ -127,8 +127,8 @@ class RerankingConfig(TableConfig):
 class RerankingTask(TableTask):
     """Orders the candidates of each query; see `objectives.multiple_choice`.
 
-    Files to evaluate on have the columns of the training file, and any number of candidates. Predictions are
-    the scores of pairs.
+    Evaluation files have the columns of the training file and any number of candidates. Predictions are the
+    scores of pairs.
     """
 
     Config = RerankingConfig
@@ -138,7 +138,7 @@ class RerankingTask(TableTask):
     next_command = "search --index=DIR --rerank={workdir}"
     Predictions = RankingPredictions
     scorers = metrics.RANKING
-    _candidates = 1  # of a query; predictions have pairs
+    _candidates = 1  # per query; predictions have pairs
 
     def set_up(self) -> None:
         self.require("text_b", "negatives")
@@ -178,7 +178,7 @@ _DEFAULTS = {"batch_size": 16, "optimizer.learning_rate": 2e-5}  # paper, sectio
 
 TASKS = (
     TaskSpec("multiplechoice", MultipleChoiceTask, defaults=_DEFAULTS),
-    # SWAG (Zellers et al. 2018) and CODAH (Chen et al. 2019), with the columns of the authors' files.
+    # SWAG (Zellers et al. 2018) and CODAH (Chen et al. 2019), with the columns of the original files.
     TaskSpec(
         "swag",
         MultipleChoiceTask,

@@ -65,7 +65,7 @@ class QuestionLines(LineReader):
 
 
 class QuestionAnsweringTask(FinetuneTask):
-    """Question answering: predicts a span of the context, or, with `config.v2`, that there is no answer."""
+    """Question answering: predicts a span of the context, or no answer (only with `config.v2`)."""
 
     Config = QuestionConfig
     config: QuestionConfig
@@ -144,7 +144,7 @@ class QuestionAnsweringTask(FinetuneTask):
 
 _DEFAULTS = {"max_seq_length": 384, "doc_stride": 128}  # google-research/bert
 
-# SQuAD (Rajpurkar et al. 2016, 2018), and other files with its layout.
+# SQuAD (Rajpurkar et al. 2016, 2018) and other files with the same layout.
 TASKS = (
     TaskSpec("squad", QuestionAnsweringTask, file_name="{split}-v1.1.json", defaults=_DEFAULTS),
     TaskSpec(

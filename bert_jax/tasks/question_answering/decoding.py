@@ -1,8 +1,8 @@
 """Decodes the start and end logits of tokens into answers.
 
 The n best answers of each question are selected over all windows of its context, as in run_squad.py of
-google-research/bert. The text of an answer is the part of the context between the characters of its first and
-last token, in which each run of whitespace is replaced by one space.
+google-research/bert. The text of an answer is the context from the first character of its first token to the
+last character of its last token, with each run of whitespace replaced by one space.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bert_jax.tasks.question_answering.question_files import BETWEEN_WORDS, Ques
 
 _CHUNK = 512  # windows that are processed at a time
 
-Logits = tuple[float, float]  # of the start and the end of an answer
+Logits = tuple[float, float]  # start and end logit of an answer
 
 
 @dataclasses.dataclass
@@ -39,9 +39,9 @@ class AnswerPredictions(Predictions):
         texts: [N], the predicted answer of each question; "" for no answer.
         n_best: [N] lists of the best answers, with the fields of nbest_predictions.json: text, probability,
             start_logit and end_logit.
-        null_odds: [N], the score of no answer minus that of the best answer, 0 if no span is a candidate;
-            empty if every question has an answer.
-        non_null: [N], the best answer of each question other than no answer; "" if no span is a candidate.
+        null_odds: [N], the score of no answer minus the score of the best answer; 0 if no span is a
+            candidate. Empty if every question has an answer.
+        non_null: [N], the best answer that is not empty; "" if no span is a candidate.
     """
 
     examples: Questions
@@ -52,7 +52,7 @@ class AnswerPredictions(Predictions):
 
     @functools.cached_property
     def probabilities(self) -> np.ndarray:
-        """The probability of each predicted answer among the n best; 0 if it is not one of them."""
+        """The probability of each predicted answer among the n best; 0 if it is not among them."""
         found = (
             {one["text"]: one["probability"] for one in best}.get(text, 0.0)
             for best, text in zip(self.n_best, self.texts, strict=True)
@@ -82,8 +82,8 @@ class AnswerPredictions(Predictions):
 def decode(questions: Questions, data: WindowRows, outputs: np.ndarray, config: Any) -> AnswerPredictions:
     """Returns the answers to all questions.
 
-    The score of no answer is that of [CLS] in the window where it is lowest. `outputs`, float32 [total, 2],
-    are the start and end logits of every token of `data`, and `config` is a `QuestionConfig`.
+    The score of no answer is the minimum score of [CLS] over the windows. `outputs`, float32 [total, 2], are
+    the start and end logits of every token of `data`, and `config` is a `QuestionConfig`.
     """
     n_best, v2 = config.n_best, config.v2
     spans_of = _candidates(data, outputs, n_best, config.max_answer_length)
@@ -91,7 +91,7 @@ def decode(questions: Questions, data: WindowRows, outputs: np.ndarray, config: 
     columns = [spans_of[name].tolist() for name in ("begin", "end", "start_logit", "end_logit")]
     nulls = _null_logits(data, outputs, len(questions)).tolist() if v2 else []
     texts, listed, non_null, null_odds = [], [], [], []
-    # In most contexts single spaces separate the words already, also those of every answer.
+    # Most contexts already have single spaces between words; their answers need no normalization.
     spaced = [BETWEEN_WORDS.sub(" ", context) == context for context in questions.contexts]
     for i, place in enumerate(questions.context_of):
         null = tuple(nulls[i]) if v2 else None
@@ -131,7 +131,7 @@ def _choose(
 def _candidates(
     data: WindowRows, outputs: np.ndarray, n_best: int, max_answer_length: int
 ) -> dict[str, np.ndarray]:
-    """Returns all valid pairs of a likely start and a likely end as arrays, sorted by example, best first."""
+    """Returns all valid pairs of likely starts and ends as arrays, sorted by example, best first."""
     parts = []
     for begin in range(0, len(data), _CHUNK):
         rows = np.arange(begin, min(begin + _CHUNK, len(data)))
@@ -164,7 +164,7 @@ def _candidates(
 
 
 def _null_logits(data: WindowRows, outputs: np.ndarray, count: int) -> np.ndarray:
-    """Returns the start and end logit of [CLS] in the window with the lowest sum: float64 [count, 2]."""
+    """Returns the start and end logit of [CLS] in the window with the lowest sum, float64 [count, 2]."""
     logits = outputs[data.offsets[:-1]].astype(np.float64)
     order = np.lexsort((logits.sum(axis=1), data.examples))
     return logits[order[np.searchsorted(data.examples[order], np.arange(count))]]
@@ -182,7 +182,7 @@ def _listed(chosen: dict[str, Logits]) -> list[dict[str, Any]]:
 
 
 def files_beside(path: str) -> tuple[str, str]:
-    """Returns the files of the n best answers and of null odds that are written with `path`.
+    """Returns the files of n-best answers and null odds that are written next to `path`.
 
     For a path that ends in predictions.json, they are nbest_predictions.json and null_odds.json; for
     NAME.json, nbest_NAME.json and null_odds_NAME.json.
@@ -200,7 +200,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def normalize_answer(text: str) -> str:
-    """Returns a text in lower case, without ASCII punctuation and English articles, with single spaces."""
+    """Converts a text to lower case and removes ASCII punctuation, English articles and extra spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
@@ -213,10 +213,10 @@ def _f1(answer: str, prediction: str, v2: bool) -> float:
 
 
 def best_match(answers: Sequence[str], prediction: str, v2: bool = False) -> tuple[float, float]:
-    """Returns the exact match and the F1 of a prediction, each the maximum over the answers, from 0 to 1.
+    """Returns the exact match and F1 of a prediction, each the maximum over the answers, from 0 to 1.
 
-    With `v2`, as the script of SQuAD 2.0 scores, answers that consist only of punctuation and articles are
-    ignored, and two empty texts agree: "" is no answer.
+    With `v2`, as in the script of SQuAD 2.0, answers that consist only of punctuation and articles are
+    ignored, and two empty texts match ("" means no answer).
     """
     expected = [normalize_answer(answer) for answer in answers]
     if v2:
@@ -226,7 +226,7 @@ def best_match(answers: Sequence[str], prediction: str, v2: bool = False) -> tup
 
 
 def matches(answers: Sequence[Sequence[str]], predictions: Sequence[str], v2: bool) -> np.ndarray:
-    """Returns the exact match and the F1 of each prediction, as in `best_match`: float64 [N, 2]."""
+    """Returns the exact match and F1 of each prediction as in `best_match`, float64 [N, 2]."""
     pairs = [best_match(texts, text, v2) for texts, text in zip(answers, predictions, strict=True)]
     return np.array(pairs).reshape(-1, 2)
 
@@ -243,14 +243,14 @@ def score_v2(
     non_null: Sequence[str],
     null_odds: Sequence[float],
 ) -> dict[str, float]:
-    """Returns the metrics of SQuAD 2.0, in percent, by the names that its script uses.
+    """Returns the metrics of SQuAD 2.0, in percent, with the names of the official script.
 
-    `answers` is empty for a question without an answer; the others are as in `AnswerPredictions`.
+    A question without an answer has an empty list in `answers`; see `AnswerPredictions` for the others.
 
     Returns:
-        `exact`, `f1` and `total`; the same for the questions with an answer (`HasAns_`) and without one
-        (`NoAns_`), if there are any; `best_exact` and `best_f1`, the scores with the threshold that is best
-        for these questions, and `best_exact_thresh` and `best_f1_thresh`, these thresholds.
+        `exact`, `f1` and `total`; the same for questions with an answer (`HasAns_`) and without an answer
+        (`NoAns_`), if there are any; `best_exact` and `best_f1`, the scores with the best threshold for these
+        questions; and `best_exact_thresh` and `best_f1_thresh`, these thresholds.
     """
     exact, f1 = matches(answers, predictions, v2=True).T
     answerable = np.array([bool(texts) for texts in answers])
@@ -272,13 +272,13 @@ def best_threshold(
 ) -> tuple[float, float]:
     """Returns the best mean score over all thresholds, in percent, and the threshold that achieves it.
 
-    A question is answered if its null odds do not exceed the threshold. The threshold is 0 if it is best to
-    answer no question. `scores`, float [N], are those of the predictions, from 0 to 1, and `answerable`, bool
-    [N], is whether each question has an answer.
+    A question is answered if its null odds do not exceed the threshold. The threshold is 0 if answering no
+    question is best. `scores`, float [N], are the scores of the predictions, from 0 to 1, and `answerable`,
+    bool [N], is whether each question has an answer.
     """
     given = np.array([bool(text) for text in predictions])
-    # Raising the threshold answers one question after the other, in the order of their null odds. An
-    # unanswerable question counts as correct only as long as it is not answered.
+    # As the threshold rises, questions are answered one by one in the order of their null odds. An
+    # unanswerable question is correct only as long as it is not answered.
     gains = np.where(answerable, scores, -1.0 * given)
     order = np.argsort(null_odds, kind="stable")
     totals = np.count_nonzero(~answerable) + np.concatenate([[0.0], np.cumsum(gains[order])])

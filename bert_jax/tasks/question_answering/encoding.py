@@ -13,7 +13,7 @@ from bert_jax.tokenization import Tokenizer
 
 _ENCODE_CHUNK = 2048
 _BETWEEN_WORDS = np.array([0x20, 0x09, 0x0D, 0x0A, 0x202F], np.uint32)
-_CONTEXT_PER_TOKEN = 0.01  # run_squad.py prefers longer windows by this score per token
+_CONTEXT_PER_TOKEN = 0.01  # as in run_squad.py, longer windows are preferred by this score per token
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -24,9 +24,9 @@ class WindowRows(EncodedRows):
     the window does not contain the answer, and `NO_TARGET` if the answer is unknown.
 
     Attributes:
-        characters: int32 [total, 2], the characters of the context at which each token begins and ends; -1
-            for tokens that are not part of the context.
-        is_max_context: bool [total], whether this window is the one with the most context for the token.
+        characters: int32 [total, 2], the character positions in the context where each token begins and ends;
+            -1 for tokens outside the context.
+        is_max_context: bool [total], whether the token has the most context in this window.
         cut_questions: the number of questions that were truncated to `max_query_length`.
     """
 
@@ -37,7 +37,7 @@ class WindowRows(EncodedRows):
     def compared(self, outputs: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Returns the outputs by row, float32 [N, longest row, 2], and the targets of the rows.
 
-        The outputs are padded with the lowest finite number.
+        Padding has the lowest finite number.
         """
         lengths = self.lengths
         shape = (len(self), lengths.max(initial=0), outputs.shape[-1])
@@ -47,7 +47,7 @@ class WindowRows(EncodedRows):
 
 
 def _word_of_characters(context: str) -> np.ndarray:
-    """Returns the number of the word of each character, int64 [characters]; a word has the space after it."""
+    """Returns the word number of each character, int64 [characters]; a word includes the space after it."""
     codes = np.frombuffer(context.encode("utf-32-le"), np.uint32)
     inside = ~np.isin(codes, _BETWEEN_WORDS)
     return np.cumsum(inside & ~np.concatenate([[False], inside[:-1]])) - 1
@@ -58,9 +58,9 @@ def _answer_tokens(
 ) -> tuple[int, int]:
     """Returns the first and the last token of the answer at the characters `start` to `end` (exclusive).
 
-    Among the tokens of the words that the answer touches, this is the first span whose tokens equal those of
-    the answer, or else the span of all of these tokens: the answer "1895" in "(1895–1943)" is narrowed to
-    "1895", but "Japan" in "Japanese" is extended to the whole word.
+    The answer is first extended to whole words. If the tokens of these words contain the answer's tokens, the
+    first such span is returned: "1895" in "(1895–1943)" stays "1895". Otherwise the words are returned:
+    "Japan" in "Japanese" is extended to the whole word.
     """
     word_of_token = words[characters[:, 0].clip(max=len(words) - 1)]
     first = int(np.searchsorted(word_of_token, words[start], "left"))
@@ -75,9 +75,9 @@ def _answer_tokens(
 def encode(
     questions: Questions, tokenizer: Tokenizer, max_seq_length: int, doc_stride: int, max_query_length: int
 ) -> WindowRows:
-    """Tokenizes questions and contexts, each once, and splits the contexts into windows.
+    """Tokenizes each question and context once, and splits the contexts into windows.
 
-    The windows of a context are `doc_stride` tokens apart; questions are truncated to `max_query_length`.
+    Windows begin every `doc_stride` tokens; questions are truncated to `max_query_length` tokens.
     """
     contexts = []
     for begin in range(0, len(questions.contexts), _ENCODE_CHUNK):
@@ -86,8 +86,7 @@ def encode(
     answers = tokenizer.encode_batch([_answer(questions, i, tokenizer) for i in range(len(asked))])
     words: dict[int, np.ndarray] = {}
     builder, targets, cut = assembly.RowBuilder(tokenizer), [], 0
-    # (begin of the window in `tokens`, characters of its tokens, whether each token has the most context
-    # there)
+    # (begin of the window in `tokens`, characters of its tokens, whether tokens have the most context there)
     parts: list[tuple[int, np.ndarray, np.ndarray]] = []
     for i, question in enumerate(asked):
         cut += len(question) > max_query_length
@@ -135,7 +134,7 @@ def _answer(questions: Questions, number: int, tokenizer: Tokenizer) -> str:
 
 
 def _target(target: tuple[int, int] | None, first: int, last: int, size: int) -> tuple[int, int]:
-    """Returns where `target` is in a row with first:last of the context after `size`; (0, 0) if not all."""
+    """Returns the position of `target` in a window first:last at `size`; (0, 0) if it is not all inside."""
     if target is None:
         return NO_TARGET, NO_TARGET
     if first <= target[0] and target[1] < last:

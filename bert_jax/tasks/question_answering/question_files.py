@@ -1,4 +1,4 @@
-"""Reads questions on texts from SQuAD's JSON files (1.1 and 2.0), JSON lines, Parquet or Arrow.
+"""Reads questions about texts from SQuAD's JSON files (1.1 and 2.0), JSON lines, Parquet or Arrow.
 
 Every error names the file and the question.
 """
@@ -22,14 +22,14 @@ FORMATS = {
     ".ndjson": "jsonl",
     **dict.fromkeys(columnar.SUFFIXES, COLUMNAR),
 }
-NO_ANSWER = -1  # the start of the answer, for a question that has none
-UNKNOWN = -2  # the start of an answer that is not given, or not at the position that the file gives
+NO_ANSWER = -1  # the start for a question without an answer
+UNKNOWN = -2  # the start for an answer that is missing, or not at the position given in the file
 
 BETWEEN_WORDS = re.compile("[ \t\r\n\u202f]+")  # separates the words of a context, as in google-research/bert
-_LONGEST_WORD = 1000  # characters that are searched on each side of an answer, to bound the time
+_LONGEST_WORD = 1000  # characters searched on each side of an answer, to limit the time
 
-# The columns of a file, by SQuAD's names. The value of `answers` is a list of {text, answer_start}, an object
-# with two lists (as in Hugging Face's `datasets`), or a single string, whose position is in `answer_start`.
+# The columns of a file by their names in SQuAD. `answers` is a list of {text, answer_start}, an object with
+# two lists (as in Hugging Face's `datasets`), or a single string with its position in `answer_start`.
 KEYS = {name: name for name in ("question", "context", "answers", "answer_start", "id", "is_impossible")}
 
 
@@ -43,8 +43,8 @@ class Questions(FileReport):
         questions: the text of each question.
         contexts: the distinct contexts; the context of question i is `contexts[context_of[i]]`.
         context_of: the number of each question's context.
-        answers: the texts of the answers of each question; empty if it has no answer.
-        starts: the character of the context at which the first answer begins, or `NO_ANSWER` or `UNKNOWN`.
+        answers: the answer texts of each question; empty if there is no answer.
+        starts: the character position of the first answer in the context, or `NO_ANSWER` or `UNKNOWN`.
     """
 
     unit = "question"
@@ -89,12 +89,12 @@ def read_questions(
 
     Args:
         path: the path of a file in UTF-8, possibly compressed (.gz, .bz2, .xz, .zst).
-        keys: the keys of the objects of a JSON lines file that differ from `KEYS`.
+        keys: {name in `KEYS`: column} for columns with other names.
         file_format: "json" for SQuAD's layout, "jsonl", or "auto" to use the suffix.
         v2: whether questions may have no answer.
-        labeled: whether answers are read. If so, every question must have one, unless `v2` is set and its
-            list of answers is empty or it is marked as unanswerable.
-        training: whether the first answer must be at its `answer_start`; scores only use the texts.
+        labeled: whether answers are read. Every question must then have an answer, unless `v2` is set and the
+            list of answers is empty or the question is marked as unanswerable.
+        training: whether the first answer must be at its `answer_start`; scoring uses only the texts.
 
     Raises:
         UserError: the file is missing, is not JSON or has no questions, or too many questions are malformed.
@@ -142,7 +142,7 @@ def _question(
 
 
 def text_of(item: Mapping[str, Any], name: str) -> str:
-    """Returns the text under a name of a JSON object. Raises Malformed if it is empty, or not a text."""
+    """Returns a text of a JSON object by name. Raises Malformed if it is empty or not a string."""
     if not isinstance(item.get(name), str) or not item[name].strip():
         raise Malformed(f"{name!r} is not a text, or empty")
     return encodable(item[name])
@@ -172,7 +172,7 @@ def _answers(item: dict[str, Any], v2: bool) -> tuple[list[str], int]:
 
 
 def _is_in_context(context: str, answer: str, start: int) -> bool:
-    """Returns whether an answer is at its start, or at least within the words that its characters touch.
+    """Returns whether an answer is at `start`, or at least within the words that it touches.
 
     This is the rule of google-research/bert.
     """
@@ -191,7 +191,7 @@ def _is_in_context(context: str, answer: str, start: int) -> bool:
 
 
 def squad_items(path: str) -> Iterator[tuple[str, Any]]:
-    """Yields (place, question with its context) of a file in SQuAD's layout; raises UserError for another."""
+    """Yields (place, question with its context) of a file. Raises UserError if it lacks SQuAD's layout."""
     try:
         with reading(path), compression.opened(path) as file:
             content = json.loads(file.read().decode("utf-8-sig"))

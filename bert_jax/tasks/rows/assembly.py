@@ -1,7 +1,7 @@
-"""Assembles examples into rows of tokens, and splits what is longer than a row into overlapping windows.
+"""Assembles examples into rows of tokens, and splits texts longer than a row into overlapping windows.
 
-All tasks build their rows here. A text is split only between units, which are single tokens, or words of
-several tokens. `offsets`, int64 [units + 1], is the number of tokens before each unit: 0, 1, 2, ... for
+All tasks build their rows here. A text is split only between units, which are single tokens or words of
+several tokens. `offsets`, int64 [units + 1], are the numbers of tokens before each unit: 0, 1, 2, ... for
 single tokens.
 """
 
@@ -23,19 +23,19 @@ Pair = tuple[Ids, Ids | None]
 Span = tuple[int, int]  # [begin, end) in units
 
 _ENCODE_CHUNK = 8192
-_MANY_UNKNOWN = 0.05  # fraction of [UNK] above which the vocabulary is probably of another language
+_MANY_UNKNOWN = 0.05  # with a larger fraction of [UNK], the vocabulary is probably for another language
 
 
 class RowBuilder:
     """Collects rows in the layout of a tokenizer, such as [CLS] A [SEP] or [CLS] A [SEP] B [SEP].
 
     Attributes:
-        total: the number of tokens of all rows so far.
+        total: the total number of tokens so far.
     """
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
-        self._tokens = bytearray()  # an array for each row would take a hundred bytes more
+        self._tokens = bytearray()  # one array per row would take a hundred bytes more each
         self._offsets = array.array("q", [0])
         self._first_lengths, self._examples = array.array("i"), array.array("q")
 
@@ -49,7 +49,7 @@ class RowBuilder:
         first: Sequence[int] | np.ndarray,
         second: Sequence[int] | np.ndarray | None = None,
     ) -> int:
-        """Adds a row, of ids without special tokens, and returns where it begins in `tokens`."""
+        """Adds a row, from ids without special tokens, and returns where it begins in `tokens`."""
         begin, layout = self.total, self._tokenizer.layout
         for part in layout.parts(first, second):
             self._tokens += part.tobytes()
@@ -73,8 +73,8 @@ class RowBuilder:
 class UnknownTokens:
     """Counts [UNK] in the rows of a model, and logs one warning if it is more than 5% of the tokens.
 
-    The text of the object ends a line: "; 1.2% of the tokens are [UNK]", or "" if there are none, as always
-    with byte-level tokenizers.
+    `str` returns the end of a log line, "; 1.2% of the tokens are [UNK]", or "" if there are none, which is
+    always the case with byte-level tokenizers.
     """
 
     def __init__(self, tokenizer: Tokenizer, log: Callable[[str], None]):
@@ -83,7 +83,7 @@ class UnknownTokens:
         self._warned = False
 
     def add(self, tokens: np.ndarray) -> UnknownTokens:
-        """Counts the tokens of rows, int32 [N], without their special tokens."""
+        """Counts the tokens of rows, int32 [N], except special tokens."""
         self._unknown += int(np.sum(tokens == self._tokenizer.unk_id))
         self._total += int(np.sum(np.isin(tokens, self._tokenizer.layout.special_ids, invert=True)))
         if not self._warned and self._unknown > _MANY_UNKNOWN * self._total:
@@ -108,7 +108,7 @@ def encode(
     """Tokenizes texts or pairs of texts, with or without labels, and returns their rows.
 
     A row has at most `max_seq_length` tokens, including special tokens. Longer examples are truncated
-    (`truncate_pair`), or with a `doc_stride` split into windows (`split_pair`).
+    (`truncate_pair`), or split into windows if `doc_stride` is not 0 (`split_pair`).
     """
     first, texts_b = tokenize(tokenizer, examples.texts_a), examples.texts_b or [None] * len(examples)
     of_pairs = tokenize(tokenizer, [text for text in texts_b if text is not None])
@@ -131,10 +131,10 @@ def encode_choices(
     tokenizer: Tokenizer,
     max_seq_length: int,
 ) -> EncodedRows:
-    """Tokenizes texts with choices and returns a group of rows for each text, one for each of its choices.
+    """Tokenizes texts with choices and returns a group of rows for each text, with one row per choice.
 
-    All texts have the same number of choices. `labels` are int, of each text, or empty. Rows are truncated to
-    `max_seq_length` tokens, including special tokens.
+    All texts have the same number of choices. `labels` has one int per text or is empty. Rows are truncated
+    to `max_seq_length` tokens, including special tokens.
     """
     count = len(choices[0])
     room = tokenizer.layout.room(max_seq_length, pair=True)
@@ -170,13 +170,13 @@ def assemble(
     """Assembles the rows of all examples.
 
     Args:
-        rows_of_examples: for each example, a list of pairs (A, B) of token ids without special tokens, one
-            pair for each row, where B is None for a single text; and whether the example was truncated.
+        rows_of_examples: for each example, a list with one pair (A, B) of token ids without special tokens
+            per row (B is None for a single text), and whether the example was truncated.
         labels: the label of each example; empty if they have no labels.
         tokenizer: the tokenizer of the model.
-        max_seq_length: as of `EncodedRows`.
+        max_seq_length: as in `EncodedRows`.
         target_dtype: the dtype of the targets.
-        rows_per_example: as of `EncodedRows`.
+        rows_per_example: as in `EncodedRows`.
         has_windows: whether the rows of an example are windows whose outputs are averaged.
     """
     builder, truncated = RowBuilder(tokenizer), 0
@@ -186,7 +186,7 @@ def assemble(
             builder.add(number, first, second)
     arrays = builder.arrays(max_seq_length)
     owners, weights = arrays["examples"], None
-    if has_windows:  # with mean 1, and the same sum for every example
+    if has_windows:  # weights have mean 1 and the same sum for every example
         counts = np.bincount(owners)
         weights = (len(owners) / (max(1, len(counts)) * counts[owners])).astype(np.float32)
     return EncodedRows(
@@ -199,7 +199,7 @@ def assemble(
 
 
 def truncate(a: Ids, b: Ids | None, room: int) -> tuple[list[Pair], bool]:
-    """Returns the single row of a text or pair, with at most `room` tokens, and whether it was truncated."""
+    """Returns the only row of a text or pair, with at most `room` tokens, and whether it was truncated."""
     if b is None:
         return [(a[:room], None)], len(a) > room
     keep_a, keep_b = truncate_pair(len(a), len(b), room)
@@ -207,10 +207,10 @@ def truncate(a: Ids, b: Ids | None, room: int) -> tuple[list[Pair], bool]:
 
 
 def truncate_pair(length_a: int, length_b: int, budget: int) -> tuple[int, int]:
-    """Returns how many of the tokens of A and B remain if tokens are removed one by one from the longer text.
+    """Returns the remaining tokens of A and B if tokens are removed one by one from the longer text.
 
-    If both have the same length, B loses a token. This is the result of the loop in `_truncate_seq_pair` of
-    google-research/bert, in closed form. `budget` is the maximum number of tokens of both together.
+    If both have the same length, B loses a token. This is the loop in `_truncate_seq_pair` of
+    google-research/bert in closed form. `budget` is the maximum total number of tokens.
     """
     keep_a = min(length_a, max(budget - length_b, budget - budget // 2))
     return keep_a, min(length_b, budget - keep_a)
@@ -219,12 +219,12 @@ def truncate_pair(length_a: int, length_b: int, budget: int) -> tuple[int, int]:
 def split_pair(a: Ids, b: Ids | None, room: int, stride: int) -> tuple[list[Pair], bool]:
     """Splits a text or a pair of texts into rows (A, B).
 
-    An example that fits is a single row. Otherwise the longer text of a pair (B, if both have the same
-    length) is split into windows `stride` tokens apart, and the other one is repeated in each row, truncated
-    to at most half of the room. `room` is the maximum number of tokens of both texts, without special tokens.
+    An example that fits is a single row. Otherwise the longer text of a pair (B if both have the same length)
+    is split into windows with a stride of `stride` tokens; every row repeats the other text, truncated to at
+    most half of the room. `room` is the maximum number of tokens of both texts, without special tokens.
 
     Returns:
-        The rows, and whether any tokens are in no row.
+        The rows, and whether some tokens are in no row.
     """
 
     def windows(tokens: Ids, room: int) -> list[Ids]:
@@ -247,8 +247,8 @@ def split(offsets: np.ndarray, room: int, stride: int, *, fill_last: bool = True
     Args:
         offsets: int64 [units + 1]; no unit may have more tokens than `room`.
         room: the maximum number of tokens of a window.
-        stride: the number of tokens from the beginning of a window to that of the next one; `room` if it is
-            larger than that, so that no tokens are skipped.
+        stride: the number of tokens between the beginnings of two consecutive windows; values above `room`
+            are reduced to `room`, so that no tokens are skipped.
         fill_last: whether the last window is extended to the left as far as `room` permits, instead of
             beginning at its stride.
 
@@ -272,7 +272,7 @@ def split(offsets: np.ndarray, room: int, stride: int, *, fill_last: bool = True
 
 
 def most_context(offsets: np.ndarray, spans: Sequence[Span], per_token: float = 0.0) -> np.ndarray:
-    """Returns the window in which each unit has the most context, or the first of several: int64 [units].
+    """Returns the first window in which each unit has the most context, int64 [units].
 
     The context of a unit is the number of tokens to its left or to its right in the window, whichever is
     smaller, plus `per_token` (0.01 in run_squad.py of google-research/bert) for each token of the window.

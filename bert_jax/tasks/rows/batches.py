@@ -1,7 +1,7 @@
 """Encoded examples and their batches. Batches are a pure function of (seed, step); only numpy is used.
 
-The rows of a batch have similar lengths and are padded to one of a few lengths. Short texts thus cost less
-than the longest one, and the number of compiled shapes stays small.
+The rows of a batch have similar lengths and are padded to one of a few lengths. Short texts therefore cost
+less than long ones, and the number of compiled shapes stays small.
 """
 
 import dataclasses
@@ -17,15 +17,15 @@ _GROUPING_WINDOW = 32
 _MAX_BUCKETS = 8
 _SIZE_SAVES = 0.03
 
-NO_TARGET = -1  # the target of a token or a row that has none
+NO_TARGET = -1  # the target of a token or row without a target
 
 
 @dataclasses.dataclass(kw_only=True)
 class EncodedRows:
     """The rows of a data set, [CLS] A [SEP] or [CLS] A [SEP] B [SEP], concatenated.
 
-    A group consists of the `rows_per_example` consecutive rows that form one question. The rows of a group
-    stay together in one batch.
+    A group is the `rows_per_example` consecutive rows of one question. The rows of a group are always in the
+    same batch.
 
     Attributes:
         tokens: int32 [total], the tokens of all rows.
@@ -41,8 +41,8 @@ class EncodedRows:
         token_features: float arrays [total, F] by name, computed once for all epochs.
         row_weights: float32 [N], the weight of each row in the loss, with mean 1, if rows are windows whose
             outputs are averaged for each example; otherwise None.
-        least_groups: the smallest number of groups from which a batch learns: 2 if the loss compares a group
-            with the others of its batch and with nothing else.
+        least_groups: the minimum number of groups in a useful batch: 2 if the loss compares a group only with
+            the others of its batch.
     """
 
     tokens: np.ndarray
@@ -64,27 +64,27 @@ class EncodedRows:
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:
-        """Returns the number of tokens of each row: int64 [N]."""
+        """Returns the number of tokens of each row, int64 [N]."""
         return np.diff(self.offsets)
 
     @property
     def group_lengths(self) -> np.ndarray:
-        """Returns the number of tokens of the longest row of each group: int64 [groups]."""
+        """Returns the number of tokens of the longest row of each group, int64 [groups]."""
         return self.lengths.reshape(-1, self.rows_per_example).max(axis=1, initial=0)
 
     @property
     def first_rows(self) -> np.ndarray:
-        """Returns the first row of each example: int64 [examples]."""
+        """Returns the first row of each example, int64 [examples]."""
         return np.flatnonzero(np.diff(self.examples, prepend=-1))
 
     def example_targets(self) -> np.ndarray:
-        """Returns the targets of the examples: [examples, ...]; empty if they have no labels."""
+        """Returns the targets of the examples, [examples, ...]; empty if they have no labels."""
         if not self.targets:
             return np.empty(0)
         return self.targets["targets"][self.first_rows]
 
     def compared(self, outputs: np.ndarray) -> tuple[np.ndarray, Any]:
-        """Returns outputs of `predict_all` and their targets, as `evaluation_loss` expects them."""
+        """Returns the outputs of `predict_all` and their targets in the format of `evaluation_loss`."""
         return outputs, self.example_targets()
 
 
@@ -98,17 +98,17 @@ def bucket_lengths(
 ) -> tuple[int, ...]:
     """Returns the padded lengths that waste the fewest tokens on padding, ascending.
 
-    They are multiples of 8, or `max_seq_length`. Each length costs a compilation. Another length is therefore
-    added only if it saves `least` padded tokens and 3% of them, and there is at most one additional length
-    for every eight batches, and at most eight lengths in total.
+    They are multiples of 8, or `max_seq_length`. Each length needs a compilation, so a length is added only
+    if it saves at least `least` padded tokens and 3% of all. There is at most one additional length for every
+    eight batches, and at most eight lengths in total.
 
     Args:
         lengths: int [N], the number of tokens of the longest row of each group.
         batch_size: the number of groups in a batch.
         max_seq_length: the maximum length of rows, and of the padded lengths.
         batches: the number of batches that will be computed, if fewer than an epoch.
-        least: the tokens of an epoch that are computed in the time of a compilation, divided by the epochs.
-        for_few: whether fewer than eight batches may have several lengths, too, by `least` alone.
+        least: the number of tokens computed in the time of a compilation, divided by the number of epochs.
+        for_few: whether the limit of one additional length for every eight batches is lifted.
     """
     longest = int(np.max(lengths, initial=1))
     candidates = np.minimum(np.arange(8, longest + 8, 8), max_seq_length)
@@ -121,10 +121,10 @@ def bucket_lengths(
 def choose_sizes(
     values: np.ndarray, candidates: np.ndarray, most: int, least: float = 0.0
 ) -> tuple[int, ...]:
-    """Returns up to `most` candidates with the smallest total when each value is rounded up to the next one.
+    """Chooses up to `most` candidates that minimize the total if each value is rounded up to the next one.
 
-    Another size is added only if it saves `least`, and 3% of the total. The result is ascending, and the last
-    candidate, which no value exceeds, is always in it.
+    A size is added only if it saves at least `least` and 3% of the total. The result is ascending and always
+    contains the last candidate, which no value exceeds.
     """
     counts = np.bincount(np.searchsorted(candidates, values), minlength=len(candidates))
     below = np.concatenate([[0], np.cumsum(counts)])
@@ -155,8 +155,8 @@ def make_batch(
         indices: int64 [B], the groups of the global batch; -1 for padding, which has weight 0.
         buckets: the lengths that rows can be padded to, ascending.
         local_rows: int [b], the positions in the global batch of the groups that this process feeds
-            (`sharding.local_rows`); all groups by default. The padded length is determined by the global
-            batch, and so is the same on every process.
+            (`sharding.local_rows`); all groups by default. The padded length depends on the global batch, so
+            it is the same on every process.
 
     Returns:
         int32 `input_ids` [b, L], `lengths` [b], `first_lengths` [b] and `row_ids` [b], the positions in the
@@ -197,24 +197,24 @@ def make_batch(
 
 
 def expand(groups: np.ndarray, size: int) -> np.ndarray:
-    """Returns the rows of groups: int64 [B] group numbers to int64 [B * size] row numbers; -1 is padding."""
+    """Converts group numbers, int64 [B], to row numbers, int64 [B * size]; -1 is padding."""
     rows = groups[:, None] * size + np.arange(size)
     return np.where(groups[:, None] >= 0, rows, -1).ravel()
 
 
 def steps_per_epoch(examples: int, batch_size: int) -> int:
-    """Returns the number of batches of an epoch, in which the last batch may contain padding."""
+    """Returns the number of batches per epoch; the last batch may contain padding."""
     return -(-examples // batch_size)
 
 
 def epoch_order(
     lengths: np.ndarray, batch_size: int, seed: int, epoch: int, group_by_length: bool = True, least: int = 1
 ) -> np.ndarray:
-    """Returns the order of the examples in an epoch: int64 [steps, batch_size], -1 for padding.
+    """Returns the order of the examples in an epoch, int64 [steps, batch_size], -1 for padding.
 
-    Every example occurs once, except for those of the first batch with which a last one of fewer than `least`
-    examples is filled up. With `group_by_length`, shuffled examples are sorted by length within windows of a
-    few batches, and then the batches are shuffled.
+    Every example occurs once. If the last batch has fewer than `least` examples, it also gets some from the
+    first batch. With `group_by_length`, shuffled examples are sorted by length within windows of 32 batches,
+    and then the batches are shuffled.
     """
     rng = np.random.Generator(np.random.Philox(key=[np.uint64(seed), np.uint64(epoch)]))
     order = rng.permutation(len(lengths))
@@ -237,7 +237,7 @@ def _in_batches(order: np.ndarray, batch_size: int) -> np.ndarray:
 def orders_from(
     data: EncodedRows, batch_size: int, seed: int, start_step: int, group_by_length: bool = True
 ) -> Iterator[np.ndarray]:
-    """Yields the groups of each batch without end, int64 [batch_size], beginning with `start_step`."""
+    """Yields the groups of each batch, int64 [batch_size], without end, from `start_step` on."""
     lengths = data.group_lengths
     first, offset = divmod(start_step, steps_per_epoch(len(lengths), batch_size))
     for epoch in itertools.count(first):
@@ -256,7 +256,7 @@ def train_batches(
     buckets: Sequence[int] = (),
     local_rows: np.ndarray | None = None,
 ) -> Generator[dict[str, np.ndarray], None, None]:
-    """Yields training batches of `batch_size` groups without end, beginning with the one of `start_step`.
+    """Yields training batches of `batch_size` groups without end, from step `start_step` on.
 
     The batch of step s depends only on the data, the seed and s. The padded lengths are chosen by
     `bucket_lengths` if `buckets` is empty; `local_rows` is as in `make_batch`.
@@ -267,5 +267,5 @@ def train_batches(
 
 
 def eval_order(data: EncodedRows, batch_size: int) -> np.ndarray:
-    """Returns the groups sorted by length: int64 [steps, batch_size], with -1 for padding at the end."""
+    """Returns the groups sorted by length, int64 [steps, batch_size], with -1 for padding at the end."""
     return _in_batches(np.argsort(data.group_lengths, kind="stable"), batch_size)

@@ -16,36 +16,36 @@ from bert_jax.parallel import collective, microbatches, placement, sharding
 from bert_jax.tasks.rows import batches, packing
 from bert_jax.training import flops
 
-# What a compilation of a forward pass costs, by the time of that of a train step. It takes a tenth of it,
-# 1.5 s of a core with MiniLM, and is stored: later runs, whose rows are padded to the same multiples of 8, do
-# not pay for it.
+# The cost of compiling a forward pass, as a fraction of the cost for a train step. The time is a tenth (1.5 s
+# of a core with MiniLM), but programs are cached: later runs, whose rows are padded to the same multiples of
+# 8, do not compile again.
 _OF_FORWARD_PASS = 0.03
 
 
 class Costs(NamedTuple):
-    """The model FLOPs of a row by its number of tokens, and of the time that a compilation takes."""
+    """The model FLOPs of a row by its number of tokens, and the FLOPs in the time of a compilation."""
 
     row_flops: Callable[[int], float]
     compilation: float
 
     @classmethod
     def of_training(cls, objective: Objective, mesh: jax.sharding.Mesh, dtype: str) -> Costs:
-        """Returns the costs of the train step of an objective; `dtype` is that of its matmuls."""
+        """Returns the costs of the train step of an objective; `dtype` is the dtype of its matmuls."""
         return cls(flops.row_flops(objective), flops.compilation_flops(mesh, dtype))
 
     def of_outputs(self, times: int = 1) -> Costs:
-        """Returns the costs of a forward pass, of which each program is called `times` times."""
-        # It has no backward pass, which is two thirds of the FLOPs.
+        """Returns the costs of a forward pass if each program is called `times` times."""
+        # The backward pass, which is not needed, has two thirds of the FLOPs of a train step.
         return Costs(lambda length: self.row_flops(length) / 3, _OF_FORWARD_PASS * self.compilation / times)
 
     def least_saved(self, data: batches.EncodedRows, epochs: float = 1.0) -> float:
-        """Returns the padded tokens of an epoch that another length has to save (`bucket_lengths`)."""
+        """Returns the padded tokens per epoch that an additional length must save (`bucket_lengths`)."""
         longest = data.max_seq_length
         of_token = self.row_flops(longest) * data.rows_per_example / longest
         return self.compilation / max(of_token * epochs, 1.0)
 
     def of_padded(self, data: batches.EncodedRows, size: int, lengths: Sequence[int]) -> float:
-        """Returns the cost of padded batches of `size` rows, sorted by length, with compilations."""
+        """Returns the cost of padded batches of `size` rows, sorted by length, including compilations."""
         longest = np.append(np.sort(data.lengths)[size - 1 :: size], data.lengths.max())
         widths, counts = np.unique(
             np.searchsorted(lengths, longest[: batches.steps_per_epoch(len(data), size)]), return_counts=True
@@ -58,13 +58,13 @@ class Costs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Shapes:
-    """The shapes of the batches in which the outputs of a data set are computed.
+    """The batch shapes for computing the outputs of a data set.
 
     Attributes:
         size: the number of groups in a global batch of padded rows; a multiple of the mesh's data and fsdp
             axes.
         lengths: the lengths that rows are padded to, ascending; chosen to suit the data if empty.
-        packed: the shape of packed batches, several examples a row; None if rows are padded.
+        packed: the shape of packed batches, with several examples per row; None if rows are padded.
     """
 
     size: int
@@ -82,11 +82,11 @@ class Shapes:
         packs: bool,
         most_tokens: int | None = None,
     ) -> Shapes:
-        """Returns the shapes that cost the least with their compilations, the same in all processes of a run.
+        """Returns the cheapest shapes, including compilations. All processes of a run get the same shapes.
 
-        `size` is as of the class, and `costs` are those of a forward pass. `packs` is whether rows may hold
-        several examples, which groups and features of tokens rule out, and `most_tokens` the maximum number
-        of tokens of a packed batch; None for what suits the devices.
+        `size` is as in the class, and `costs` are the costs of a forward pass. `packs` is whether rows may
+        hold several examples, which groups and token features rule out. `most_tokens` is the maximum number
+        of tokens of a packed batch; None for a number that suits the devices.
         """
         least = costs.least_saved(data)
         lengths = batches.bucket_lengths(
@@ -106,15 +106,15 @@ class Shapes:
 def make_predict(objective: Objective, mesh: jax.sharding.Mesh) -> sharding.MeshFunction:
     """Returns a function (params, global batch, frozen=None) -> float32 [B, C], replicated on every process.
 
-    The function is compiled for each shape. On CPUs, it computes a batch in parts that suit them. Parameters
-    that are all trained may be `placement.UnstackedLayers`.
+    The function is compiled for each shape. On CPUs, it splits a batch into microbatches of suitable size.
+    Without frozen parameters, the parameters may be `placement.UnstackedLayers`.
     """
 
     def predict(params, batch, frozen=None):
         joined, parts = objective.join(params, frozen), microbatches.for_forward_pass(batch, mesh)
 
         def of_part(part):
-            # Within the loop over the parts, so that XLA finds that what is stacked is taken apart again.
+            # Stacking is inside the loop over microbatches, so XLA can cancel it with the later unstacking.
             return objective.predict(placement.restack(joined), part)
 
         return microbatches.mapped(of_part, batch, parts)
@@ -132,12 +132,12 @@ def computed(
     more: Callable[[np.ndarray], dict[str, np.ndarray]] = lambda groups: {},
     on_batch: Callable[[int, int], None] = progress.not_shown,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields the outputs of rows on the devices of a mesh, a batch at a time.
+    """Yields the outputs of rows on the devices of a mesh, one batch at a time.
 
     Args:
         dispatch: called with each global batch; returns its outputs [B, ...] without waiting for them.
         data: the rows. Their targets are not read.
-        shapes: the shape of packed batches; or for each padded batch its groups, int64 [B] with -1 for
+        shapes: the shape of packed batches; or, for each padded batch, its groups, int64 [B] with -1 for
             padding at the end, and the lengths that its rows may be padded to.
         mesh: the device mesh.
         more: returns additional arrays [B, ...] for the groups of a padded batch.
@@ -146,7 +146,7 @@ def computed(
     Yields:
         (the b groups of a batch, their outputs [b, ...], or the outputs of all their rows).
     """
-    # Targets would be copied to the devices, and labeled rows would compile programs of their own.
+    # Targets would be copied to the devices, and labeled rows would need separate programs.
     data = dataclasses.replace(data, targets={}, token_targets={}, row_weights=None)
 
     def padded(groups, lengths):
@@ -181,12 +181,12 @@ def predict_all(
 ) -> np.ndarray:
     """Returns the outputs of all groups of rows, in their order.
 
-    `predict` is a function that `make_predict` returned, `params` are on its mesh, and `data` are the same in
-    every process. `on_batch` is as in `computed`.
+    `predict` is a result of `make_predict`, `params` are on its mesh, and `data` are the same in every
+    process. `on_batch` is as in `computed`.
 
     Returns:
-        The outputs [groups, C]. If `predict` returns [rows, L, C], the outputs of every token, [total, C]. If
-        the rows are windows with `row_weights`, the mean over the windows of each example, [examples, C].
+        The outputs [groups, C]. If `predict` returns [rows, L, C], the outputs of all tokens, [total, C]. If
+        rows are windows with `row_weights`, the mean over the windows of each example, [examples, C].
     """
     of_batches: Any = shapes.packed
     if of_batches is None:

@@ -1,7 +1,7 @@
 """Packs several short examples into each row, so that random batches and predictions need little padding.
 
-Unlike batches of examples with similar lengths, packed batches mix all lengths. Rows have the layout of
-packed pre-training rows (`bert_jax.data.packed`), with weights and targets for each example. Only numpy is
+Packed batches mix all lengths, in contrast to batches of examples with similar lengths. Rows have the layout
+of packed pre-training rows (`bert_jax.data.packed`), with weights and targets for each example. Only numpy is
 used. Batch s of a run is a pure function of (data, seed, s).
 """
 
@@ -22,18 +22,18 @@ from bert_jax.tasks.rows.batches import EncodedRows, bucket_lengths, choose_size
 # their compiled shapes.
 _PLAN_SEED = 0
 _TRIED_BATCHES = 32
-# Sampled batches for each batch of the run, so that few runs of any seed compile for a batch that needs more
-# rows than the samples. The limits on batches and examples keep the time below a second.
+# Number of sampled batches per batch of the run, large enough that few runs compile again for a batch with
+# more rows than any sample. The limits on batches and examples keep the time below a second.
 _COUNTED, _COUNTED_BATCHES, _COUNTED_EXAMPLES = 16, 2000, 250_000
 _STEPS_A_SHAPE, _MOST_SHAPES = 100, 4
-# Random batches are preferred up to this ratio of their FLOPs to those of batches sorted by length, because
-# the latter are biased samples.
+# Random batches are preferred up to this ratio of FLOPs to batches sorted by length, because sorted batches
+# are biased samples.
 _DEARER = 1.1
-# Rows of predictions have few lengths, the same for every file, so that files share compiled programs. No row
-# is shorter: it would have little room for the tokens that a row leaves over.
+# Prediction rows have few lengths, the same for every file, so that files share compiled programs. Shorter
+# rows than this would be harder to fill.
 _SHORTEST_ROW = 128
-_LEAST_TOKENS = 4  # of an example on average, where rows are full
-_FULL = 0.97  # of the tokens of a row, at least, where there are many short examples
+_LEAST_TOKENS = 4  # minimum mean number of tokens per example in a full row
+_FULL = 0.97  # fraction of a row's tokens that is filled if there are many short examples
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Packing:
         length: the number of tokens of a row.
         sequences: the maximum number of examples in a row.
         rows: the possible numbers of rows of a batch, ascending. A batch that needs more rows than the last
-            of them has the next multiple of `multiple`.
-        multiple: the number that every number of rows is a multiple of.
+            one gets the next multiple of `multiple`.
+        multiple: a divisor of every number of rows.
         mean_rows: the mean number of rows of the sampled batches.
     """
 
@@ -72,19 +72,19 @@ def plan(
 ) -> Packing | None:
     """Returns the shapes of packed batches that need the fewest FLOPs, or None if packing is too expensive.
 
-    Packing is too expensive if batches of examples with similar lengths, padded to one of a few lengths, need
-    much fewer FLOPs, for example if every device has only one or two examples.
+    Packing is too expensive if padded batches of examples with similar lengths need far fewer FLOPs, for
+    example if every device has only one or two examples.
 
     Args:
         data: the encoded rows.
-        batch_size: the number of examples in a batch, or of groups of them.
+        batch_size: the number of examples, or of groups of examples, in a batch.
         steps: the number of steps of the run.
         multiple: the number of devices that the batch is sharded over, a divisor of the number of rows.
         row_flops: maps the number of tokens of a row to its FLOPs.
-        parts: `accumulate_steps`. The number of rows on every device is a multiple of it, and batches are
-            filled up with empty rows. It does not influence which examples share a row.
-        compilation: the FLOPs of the time that a compilation takes, which each number of rows costs.
-        length: the number of tokens of a row that a run was started with, or 0 if its batches are not
+        parts: `accumulate_steps`. The number of rows on every device is a multiple of it, and empty rows fill
+            up the batch. It does not influence which examples share a row.
+        compilation: the FLOPs in the time of a compilation; each number of rows needs a compilation.
+        length: the number of tokens per row with which the run was started, or 0 if its batches are not
             packed; None to choose.
     """
     lengths = data.lengths
@@ -128,7 +128,7 @@ def train_batches(
     start_step: int,
     local_rows: Callable[[int], np.ndarray] = np.arange,
 ) -> Generator[dict[str, np.ndarray], None, None]:
-    """Yields packed batches of `batch_size` examples (or groups) without end, from the one of `start_step`.
+    """Yields packed batches of `batch_size` examples (or groups) without end, from step `start_step` on.
 
     `local_rows` maps the number of rows of a global batch to the rows that this process feeds
     (`sharding.local_rows`); all rows by default.
@@ -143,7 +143,7 @@ def make_batch(
     packing: Packing,
     local_rows: Callable[[int], np.ndarray] = np.arange,
 ) -> dict[str, np.ndarray]:
-    """Returns one packed batch of the rows `indices` of the data, int64 [B], of which -1 is skipped.
+    """Returns one packed batch of the rows `indices` of the data, int64 [B]; -1 is skipped.
 
     The rows of a group are consecutive; `local_rows` is as in `train_batches`.
 
@@ -152,7 +152,7 @@ def make_batch(
         0 for slots without an example; float32 `weights` [R, S], and `row_weights` [R, S] if `data` has them;
         targets [R, S, ...]. S is `packing.sequences`. If `data` has groups, whose rows the loss compares,
         weights, row weights and targets are [B, ...] instead, in the order of `indices`, and int32 `places`
-        [B] is row x S + slot of each.
+        [B] has row x S + slot for each.
     """
     rows = _fit(data.lengths, indices, packing.length, packing.sequences)
     by_example = {"weights": np.broadcast_to(np.float32(1), len(data)), **data.targets}
@@ -167,10 +167,10 @@ def make_batch(
 def for_outputs(
     lengths: np.ndarray, tokens: int, multiple: int, row_cost: Callable[[int], float], padded: float
 ) -> Packing | None:
-    """Returns the shape of packed batches of predictions if they cost less than padded ones, or None.
+    """Returns the shape of packed batches for prediction if they cost less than padded batches, else None.
 
-    The shape is one of few, so that files share programs. `lengths`, int64 [N], are the tokens of each
-    example, `tokens` those of a batch on each of `multiple` devices, `padded` the cost of all padded rows.
+    There are few possible shapes, so files share programs. `lengths`, int64 [N], are the lengths of examples,
+    `tokens` is the size of a batch on each of `multiple` devices, `padded` the cost of all padded rows.
     """
     length = max(_SHORTEST_ROW, 1 << (int(lengths.max()) - 1).bit_length())
     rows, sequences = multiple * max(1, tokens // length), length // _LEAST_TOKENS
@@ -183,9 +183,9 @@ def for_outputs(
 def output_batches(
     data: EncodedRows, packing: Packing, local_rows: np.ndarray
 ) -> list[tuple[Sequence[np.ndarray], Callable[[], dict[str, np.ndarray]]]]:
-    """Returns for each batch the examples of each row, and a function that makes it without targets.
+    """Returns, for each batch, the examples of its rows and a function that makes the batch without targets.
 
-    The last batch may have fewer rows than its shape. `local_rows` are those that this process feeds.
+    The last batch may have fewer rows than its shape. `local_rows` are the rows that this process feeds.
     """
     rows = _fit(data.lengths, np.arange(len(data)), packing.length, packing.sequences)
     parts = [rows[begin : begin + packing.multiple] for begin in range(0, len(rows), packing.multiple)]

@@ -44,8 +44,8 @@ from bert_jax.tasks.tagging.sentences import (
 )
 
 _LAST_FOUR = (-4, -3, -2, -1)
-_OF_FEATURES = dataclasses.replace(TOKENS, drop_out=HIDDEN_DROPOUT)  # as `FeatureHead` computes it
-_MAX_BYTES = 2 << 30  # features that take more memory are not stored, but computed in each step
+_OF_FEATURES = dataclasses.replace(TOKENS, drop_out=HIDDEN_DROPOUT)  # as in `FeatureHead`
+_MAX_BYTES = 2 << 30  # larger features are not stored but computed in each step
 
 
 @dataclasses.dataclass
@@ -56,7 +56,7 @@ class TagPredictions(Predictions):
         examples: the sentences.
         of_entities: whether the tags encode entities.
         tags: the predicted tags of each sentence, in BIO2 if tags encode entities.
-        probabilities: float32 [words of all sentences], the probability of the most likely tag of each word.
+        probabilities: float32 [words of all sentences], the probability of each word's most likely tag.
     """
 
     examples: TaggedSentences
@@ -110,7 +110,7 @@ class TagPredictions(Predictions):
 def _write_columns(file, examples, sentences, by_tabs):
     """Writes one word per line with its gold tag, if any, and its predicted tag, in conlleval's format.
 
-    Columns are separated by tabs if `by_tabs`, or if a word or a tag has a space.
+    Columns are separated by tabs if `by_tabs` is set or if a word or a tag contains a space.
     """
     words = [[re.sub(r"[ \t\r\n]+", " ", word).strip(" ") or "_" for word in each] for each in examples.words]
     sides = [words, examples.tags, sentences] if examples.tags else [words, sentences]
@@ -140,7 +140,7 @@ class TaggingConfig(TaskConfig):
 
 
 class WordLines(LineReader):
-    """Reads sentences from a stream: lists of words in JSON, or plain text with spaces between the words."""
+    """Reads sentences from a stream: lists of words in JSON, or plain text with words separated by spaces."""
 
     own_names = {"text_a": WORDS[0], "text_b": "", "id": "id"}  # noqa: RUF012
     expected = "the words of a sentence with spaces between"  # type: ignore[assignment]
@@ -187,7 +187,7 @@ class TaggingTask(FinetuneTask):
 
     @property
     def of_entities(self) -> bool:
-        """Returns whether the tags encode entities, as B-PER and I-PER do, or are independent labels."""
+        """Returns whether the tags encode entities, such as B-PER and I-PER, or are independent labels."""
         return entities.are_of_entities(self.labels)
 
     @property

@@ -1,10 +1,10 @@
-"""Entities that the tags of words encode: tagging schemes, spans, and the scores of conlleval.
+"""Entities encoded by the tags of words: tagging schemes, spans, and the scores of conlleval.
 
 A tag is O, or a prefix and a type, such as B-PER; the type may be missing. In BIO2 every entity begins with
-B; in IOB1, the scheme of the CoNLL-2003 files, only an entity that directly follows another one of its type
-does. Both are parsed by the same rule: an entity begins at a B, and at an I whose predecessor is not a B or I
-of the same type. In IOBES, an entity also ends with its E or S. conlleval treats invalid sequences in the
-same way.
+B. In IOB1, the scheme of the CoNLL-2003 files, only an entity directly after another entity of the same type
+begins with B. One rule parses both: an entity begins at a B, and at an I whose predecessor is not a B or I of
+the same type. In IOBES, an entity also ends with its E or S. conlleval handles invalid sequences in the same
+way.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 OUTSIDE = "O"
 _TAG = re.compile(r"([BIMESLU])(?:-(.+))?\Z")
-# An entity of a single word has S in IOBES and BMES, and U in BILOU; the last word of a longer one has E and
-# L.
+# A single-word entity has S in IOBES and BMES and U in BILOU. The last word of a longer entity has E in IOBES
+# and BMES and L in BILOU.
 _PREFIXES = {"B": "B", "S": "B", "U": "B", "I": "I", "M": "I", "E": "I", "L": "I"}
 _LAST = "ESLU"  # the prefixes of the last word of an entity
 
@@ -40,7 +40,7 @@ class Counts(NamedTuple):
 
     @property
     def scores(self) -> dict[str, float]:
-        """Returns {"f1": ..., "precision": ..., "recall": ...}, from 0 to 1; 0 instead of a division by 0."""
+        """Returns {"f1": ..., "precision": ..., "recall": ...}, from 0 to 1; 0 for a division by 0."""
         return {
             "f1": 2 * self.right / (self.predicted + self.gold) if self.right else 0.0,
             "precision": self.right / self.predicted if self.predicted else 0.0,
@@ -49,7 +49,7 @@ class Counts(NamedTuple):
 
 
 def are_of_entities(labels: Sequence[str]) -> bool:
-    """Returns whether tags encode entities, as B-PER and I-PER do, rather than being independent labels."""
+    """Returns whether tags encode entities, such as B-PER and I-PER, or are independent labels."""
     return labels[0] == OUTSIDE and all(map(is_entity_tag, labels))
 
 
@@ -58,7 +58,7 @@ def is_entity_tag(tag: str) -> bool:
     return tag == OUTSIDE or _TAG.match(tag) is not None
 
 
-@functools.lru_cache(1 << 12)  # called for each word, and a file has few different tags
+@functools.lru_cache(1 << 12)  # called for each word, but a file has few different tags
 def split(tag: str) -> tuple[str, str]:
     """Splits a tag of a known scheme into ("B" or "I", type); returns ("O", "") for any other tag."""
     match = _TAG.match(tag)
@@ -71,7 +71,7 @@ def join(prefix: str, type: str) -> str:
 
 
 def to_bio2(tags: Sequence[str]) -> list[str]:
-    """Converts the tags of a sentence from any scheme to BIO2, as conlleval reads them."""
+    """Converts the tags of a sentence from any scheme to BIO2, with conlleval's rules."""
     out, open_type = [], None
     for tag in tags:
         prefix, type = split(tag)
@@ -97,8 +97,8 @@ def spans(tags: Sequence[str]) -> list[Span]:
 def count(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, Counts]:
     """Returns the counts of entities by type, sorted (Tjong Kim Sang and De Meulder 2003).
 
-    A predicted entity is correct if its type and both of its ends match a gold entity. Both arguments are the
-    tags of each sentence.
+    A predicted entity is correct if its type and both ends match a gold entity. Both arguments are the tags
+    of each sentence.
     """
     totals: tuple[Counter[str], Counter[str], Counter[str]] = (Counter(), Counter(), Counter())
     for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
@@ -109,14 +109,14 @@ def count(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> 
 
 
 def total(counts: Mapping[str, Counts]) -> Counts:
-    """Returns the sum of the counts over all types, whose scores are micro averages."""
+    """Returns the sum of the counts over all types; its scores are micro averages."""
     return Counts(*map(sum, zip(Counts(0, 0, 0), *counts.values(), strict=True)))
 
 
 def tag_set(tags: Iterable[str]) -> tuple[str, ...]:
     """Returns the labels of a model: O, then B and I of every type, sorted by type.
 
-    A type always gets an I, even if all its entities have one word, because other files may have longer ones.
+    Every type has an I, even if all its entities have one word, because other files may have longer ones.
     """
     types = sorted({split(tag)[1] for tag in tags if tag != OUTSIDE})
     return (OUTSIDE, *(join(prefix, type) for type in types for prefix in "BI"))

@@ -1,8 +1,8 @@
-"""Sentences of tagged words: reading of CoNLL, JSON lines, Parquet and Arrow files, and encoding.
+"""Reads sentences of tagged words from CoNLL, JSON lines, Parquet and Arrow files, and encodes them.
 
-A CoNLL file has one word per line, whose columns are separated by tabs if the line contains any, and
-otherwise by spaces. An empty line ends a sentence, and a line -DOCSTART- separates documents. The other files
-have one sentence per row: a list of words and a list of tags.
+A CoNLL file has one word per line. Columns are separated by tabs if the line contains any, and otherwise by
+spaces. An empty line ends a sentence, and a line -DOCSTART- separates documents. The other files have one
+sentence per row: a list of words and a list of tags.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bert_jax.tasks.table import (
 from bert_jax.tokenization import Tokenizer
 
 DOCUMENT_START = "-DOCSTART-"
-# The default columns of a sentence, ours and those of data sets on the Hugging Face hub.
+# The default columns of a sentence: our names, and usual names on the Hugging Face hub.
 WORDS, TAGS, DOCUMENT = ("words", "tokens"), ("tags", "ner_tags", "pos_tags"), "document"
 _FORMATS = {**FORMATS, ".tsv": "conll", ".csv": "", "": "conll"}
 
@@ -45,9 +45,9 @@ class TaggedSentences(FileReport):
         path: the path of the file.
         words: the words of each sentence.
         tags: the tags of the words of each sentence; empty if tags were not requested.
-        documents: the number, from 0, of the document that each sentence belongs to.
-        ids: the ids of a file that has them; otherwise the number of each sentence from 0, where malformed
-            sentences count.
+        documents: the number of each sentence's document, from 0.
+        ids: the ids if the file has them; otherwise the number of each sentence from 0, counting malformed
+            sentences.
         has_documents: whether the file marks where documents begin.
     """
 
@@ -72,13 +72,13 @@ def read_sentences(
 
     Args:
         path: the path of a file; text is in UTF-8, possibly compressed (.gz, .bz2, .xz, .zst).
-        word: the column of the words. In CoNLL files this is a number from 0, or from the end as -1, and the
-            first column if empty. Elsewhere it is a name, one of `WORDS` if empty. The column "document", if
-            present, identifies the document of a sentence.
-        tag: the column of the tags, as `word`; if empty, the last column, or one of `TAGS`.
-        id: the column of the ids; not in CoNLL files.
-        format: "conll", "jsonl", or "auto" to use the suffix; any other than those of tables is CoNLL.
-        tagged: whether tags are read, in which case every word must have one.
+        word: the column of the words. In CoNLL files, it is a number from 0, or negative from the end, and
+            the default is the first column. In other files, it is a name, by default one of `WORDS`. The
+            column "document", if present, identifies the document of a sentence.
+        tag: the column of the tags, like `word`; the default is the last column, or one of `TAGS`.
+        id: the column of the ids; not for CoNLL files.
+        format: "conll", "jsonl", or "auto" to use the suffix; suffixes that are not for tables mean CoNLL.
+        tagged: whether to read tags; if so, every word must have one.
 
     Raises:
         UserError: the file is missing or empty, a column is missing, or more than 5% of the sentences are
@@ -147,7 +147,7 @@ def _conll(path: str, word: str, tag: str, tagged: bool) -> Iterator[tuple[int, 
 
 
 def words_of(row: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
-    """Returns the list of strings under the first of some keys. Raises Malformed if there is none."""
+    """Returns the list of strings under the first of `keys` with a value. Raises Malformed without one."""
     values = row[key := find_key(row, keys)]
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise Malformed(f"{key!r}: expected a list of strings; tags are names of classes, not their numbers")
@@ -159,14 +159,14 @@ class TaggedRows(batches.EncodedRows):
     """The rows of sentences.
 
     Attributes:
-        word_tokens: int64 [words of all sentences], the position in `tokens` of the first subword of each
-            word, in the row with the most context for the word.
+        word_tokens: int64 [words of all sentences], the position in `tokens` of each word's first subword, in
+            the row with the most context for the word.
     """
 
     word_tokens: np.ndarray
 
     def compared(self, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the outputs of all tokens, and their targets."""
+        """Returns the outputs of all tokens and their targets."""
         return outputs, self.token_targets["tags"]
 
 
@@ -179,9 +179,9 @@ def encode(
 ) -> TaggedRows:
     """Encodes each sentence as a row, [CLS] words [SEP], or as several windows if it is too long.
 
-    A word without subwords becomes [UNK], and one with more subwords than a row has room for is truncated.
-    Tags that are not in `labels`, the tags in the order of the logits, have no target. With
-    `document_context`, the row of a sentence is filled up with the words around it in its document.
+    A word without subwords becomes [UNK], and a word with more subwords than fit into a row is truncated.
+    `labels` are the tags in the order of the logits; other tags have no target. With `document_context`, the
+    words around a sentence in its document fill up its row.
     """
     budget = tokenizer.layout.room(max_seq_length, pair=False)
     vocabulary = dict.fromkeys(itertools.chain.from_iterable(examples.words))
@@ -233,10 +233,9 @@ def encode(
 
 
 def widen(offsets: np.ndarray, begin: int, end: int, room: int) -> assembly.Span:
-    """Extends the units [begin, end) by as many units on both sides as fit into `room` tokens.
+    """Extends the units [begin, end) on both sides by as many units as fit into `room` tokens.
 
-    Each side gets half of the spare tokens. If the text does not have that many on one side, the rest goes to
-    the other side.
+    Each side gets half of the spare tokens. If one side has fewer tokens, the other side gets the rest.
     """
     spare = room - (offsets[end] - offsets[begin])
     before, after = offsets[begin] - offsets[0], offsets[-1] - offsets[end]

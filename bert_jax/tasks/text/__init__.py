@@ -34,7 +34,7 @@ with epy.lazy_imports():  # it takes seconds to import
 
 TRANSFORMER, BILSTM_ATTENTION = "transformer", "bilstm_attention"  # values of `encoder`
 _ENCODERS = (TRANSFORMER, "bilstm", BILSTM_ATTENTION)
-# The fields of `model` that a BiLSTM has: its embeddings, norm, dropout, longest row and dtype.
+# The fields of `model` that apply to a BiLSTM: embeddings, norm, dropout, maximum row length and dtype.
 _MODEL_FIELDS = (
     *("vocab_size", "embedding_size", "hidden_dropout_prob", "max_position_embeddings", "model_type"),
     *("initializer", "initializer_range", "layer_norm_eps", "norm", "norm_bias", "dtype"),
@@ -43,8 +43,8 @@ _OF_TRANSFORMERS = (
     *("head", "lm_weight", "adapter.kind", "optimizer.layer_decay", "distillation.teacher"),
     *(f"model.{name}" for name in ModelConfig().to_dict() if name not in _MODEL_FIELDS),
 )
-_THRESHOLD = 0.5  # of the probability of a label that is predicted, where a text has several
-_BY_LANGUAGE = "accuracy_"  # begins the name of the metric of one language
+_THRESHOLD = 0.5  # in multi-label tasks, labels with a higher probability are predicted
+_BY_LANGUAGE = "accuracy_"  # prefix of the metric of one language
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,13 +94,13 @@ class TextTask(TableTask):
     """Base class of tasks that predict from the [CLS] of a text or a pair of texts.
 
     With `config.doc_stride`, texts longer than a row are split into windows. Each window is trained with the
-    label of the example, and the prediction of an example is the mean of the outputs of its windows.
+    label of its example, and the prediction for an example is the mean output of its windows.
 
     Attributes:
         kind: the `kind` of `objectives.classification.Classification`.
         target_dtype: the dtype of the targets.
         numbers: {label: its number}.
-        class_weights: weights in the loss, in the order of the labels; empty if all are 1.
+        class_weights: loss weights in the order of the labels; empty if all are 1.
     """
 
     Config: ClassVar[type[TextConfig]] = TextConfig
@@ -128,7 +128,7 @@ class TextTask(TableTask):
     def set_up(self) -> None:
         c, pairs = self.config, bool(self.columns.text_b)
         room = self.tokenizer.layout.room(c.max_seq_length, pairs)
-        largest = (room + 1) // 2 if pairs else room  # of larger ones, `split_pair` would skip tokens
+        largest = (room + 1) // 2 if pairs else room  # with larger strides, `split_pair` would skip tokens
         if not 0 <= c.doc_stride <= largest:
             raise UserError(f"doc_stride={c.doc_stride}: expected 0 (long texts are truncated) to {largest}")
         if self.config.encoder == BILSTM_ATTENTION:
@@ -168,7 +168,7 @@ class TextTask(TableTask):
         return [name for name in names if isinstance(name, str) and name not in self.numbers]
 
     def targets(self, examples: Examples, names: Sequence[str]) -> np.ndarray:
-        """Returns the targets of the examples [N, ...], for outputs of the labels `names`."""
+        """Returns the targets of the examples, [N, ...], for outputs with the labels `names`."""
         return np.asarray(examples.labels, self.target_dtype)
 
     def encode(self, examples: Examples) -> EncodedRows:
@@ -177,7 +177,7 @@ class TextTask(TableTask):
         return assembly.encode(examples, self.tokenizer, c.max_seq_length, c.doc_stride, self.target_dtype)
 
     def decode(self, examples: Examples, rows: EncodedRows, outputs: np.ndarray) -> TablePredictions:
-        """Returns the predictions, in which labels that training lacks are last and have outputs of 0."""
+        """Returns the predictions. Labels that training lacks come last and have the output 0."""
         more = sorted({name for label in examples.labels for name in self._unknown(label)})
         names = [*self.labels, *more]
         outputs = np.pad(outputs, ((0, 0), (0, len(more)))) if more else outputs
@@ -207,7 +207,7 @@ def _has_own_f1(config: Any) -> bool:
 
 
 class TextClassification(TextTask):
-    """Classification: one label for each example."""
+    """Classification: one label per example."""
 
     Config = ClassificationConfig
     config: ClassificationConfig
@@ -246,10 +246,10 @@ class TextClassification(TextTask):
 
     @property
     def positive(self) -> int:
-        """Returns the number of the label whose F1 the metric `f1` is.
+        """Returns the number of the positive label, for the metric `f1`.
 
         Raises:
-            UserError: `positive_label` is none of the labels.
+            UserError: `positive_label` is not one of the labels.
         """
         name = self.config.positive_label
         try:
@@ -296,7 +296,7 @@ class TextClassification(TextTask):
 
 
 class TextRegression(TextTask):
-    """Regression: one number for each example."""
+    """Regression: one number per example."""
 
     title = "regression"
     kind = "regression"
@@ -310,10 +310,10 @@ class TextRegression(TextTask):
 
 
 def parse_class_weights(text: str, labels: Sequence[str], targets: Sequence[int]) -> tuple[float, ...]:
-    """Returns the weight of each of C labels in the loss, from `config.class_weights`.
+    """Parses `config.class_weights` to the loss weight of each of C labels.
 
     With "balanced", a label with n of the N examples has the weight N / (C n). `targets` are the numbers of
-    the labels of the examples. Raises UserError for an unknown label, or a weight that is not positive.
+    the labels of the examples. Raises UserError for an unknown label or a weight that is not positive.
     """
     if not text:
         return ()
@@ -342,14 +342,14 @@ class LabelSets(ClassPredictions):
 
     @functools.cached_property
     def predicted(self) -> np.ndarray:
-        """Returns whether each label is predicted: bool [N, C]."""
+        """Returns whether each label is predicted, bool [N, C]."""
         return self.outputs > _THRESHOLD
 
     @property
     def confidence(self) -> np.ndarray:
-        """Returns the highest confidence among the wrong decisions for each example: float32 [N].
+        """Returns the highest confidence among the wrong decisions for each example, float32 [N].
 
-        It is 0 for an example whose labels are all predicted correctly.
+        It is 0 for an example without wrong decisions.
         """
         certainty = np.maximum(self.outputs, 1 - self.outputs)
         return np.where(self.predicted == self.targets, 0, certainty).max(axis=1)
@@ -365,7 +365,7 @@ class LabelSets(ClassPredictions):
 
 
 def _f1(predicted: np.ndarray, targets: np.ndarray, average: str) -> Any:
-    if targets.shape[1] == 1:  # scikit-learn takes a single column for two classes
+    if targets.shape[1] == 1:  # scikit-learn treats a single column as two classes
         return metrics.f1(predicted[:, 0] > 0, targets[:, 0] > 0)
     return sklearn_metrics.f1_score(targets, predicted, average=average, zero_division=0.0)
 
@@ -403,13 +403,13 @@ class MultiLabel(TextTask):
         return examples
 
     def parse_label(self, text: str) -> tuple[str, ...]:
-        """Returns the labels of a text: a JSON list, or names with commas between."""
+        """Returns the labels in a text: a JSON list, or comma-separated names."""
         if text.lstrip().startswith("["):
             text = json_text(json.loads(text), "label", "label")
         return tuple(dict.fromkeys(filter(None, map(str.strip, text.split(LABEL_SEPARATOR)))))
 
     def targets(self, examples: Examples, names: Sequence[str]) -> np.ndarray:
-        """Returns bool [N, C], true for the labels of each example among `names`; no rows without labels."""
+        """Returns bool [N, C], true for the labels in `names` that an example has; N is 0 without labels."""
         found = np.zeros((len(examples.labels), len(names)), bool)
         numbers = {name: number for number, name in enumerate(names)}
         for row, labels in zip(found, examples.labels, strict=True):
