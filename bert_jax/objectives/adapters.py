@@ -31,9 +31,9 @@ from bert_jax.objectives.base import Batch, Objective, Pairs, Params, Rngs, enco
 PARAMS = "params"  # the name of the model's frozen parameters in the tree that `PartlyFrozen.frozen` returns
 INNER = "objective"  # the name of the frozen parameters of the wrapped objective in that tree
 _PART = re.compile(r"(?P<name>.+)/axis(?P<axis>\d+)_(?P<indices>[\d,-]+)")
-_TWO_INPUTS = "heads"  # the first input axis of the kernels with two, ("heads", "kv")
-GENERATOR = "generator"  # the parameters that only the generator of `replaced_tokens` has
-# The end of the name under which the difference of a table from the generator's is stored.
+_TWO_INPUTS = "heads"  # the first input axis of kernels with two input axes, ("heads", "kv")
+GENERATOR = "generator"  # the group of parameters that only the generator of `replaced_tokens` has
+# The suffix of the name of a table that is stored as its difference from the generator's table.
 DIFFERENCE = "_difference"
 _LOW_RANK = re.compile(r"(?P<name>.+)_lora_(?P<factor>a|b|scale)")
 
@@ -176,7 +176,7 @@ class LowRank(PartlyFrozen):
     def init(self, key: jax.Array) -> Params:
         """Returns new trained parameters, with random A and zero B."""
         trained = flatten_dict(super().init(key), sep="/")
-        own = jax.random.fold_in(key, 1)  # the model's parameters are drawn from `key` itself
+        own = jax.random.fold_in(key, 1)  # `key` itself initializes the model's parameters
         for number, (name, box) in enumerate(self.targets.items()):
             shared, inputs, outputs = _axes(box.names)
             sizes = dict(zip(box.names, box.value.shape, strict=True))

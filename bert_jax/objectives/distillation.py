@@ -31,11 +31,11 @@ from bert_jax.objectives.rows import RowObjective
 
 DISTILLATION = "distillation"  # the group of parameters that only distillation uses
 TEACHER = "teacher"  # the name of the teacher's parameters in the tree of frozen parameters
-TASK, LOGITS = "task", "logits"  # the names of the student's own losses, and of the comparison of logits
+TASK, LOGITS = "task", "logits"  # the names for the student's own losses and for the comparison of logits
 
 DistillableObjective: TypeAlias = MaskedLM | RowObjective
 
-_COSINE_EPSILON = 1e-12  # of torch.nn.CosineEmbeddingLoss, added to each squared norm
+_COSINE_EPSILON = 1e-12  # added to each squared norm, as in torch.nn.CosineEmbeddingLoss
 
 
 # Distances, as sums over weighted rows
@@ -95,7 +95,7 @@ def squared_distance(states: jax.Array, targets: jax.Array, weights: jax.Array) 
 
 # Comparisons of states
 
-# The names of the states (see `models.intermediates`) that each comparison reads.
+# The states (see `models.intermediates`) that each comparison reads.
 STATES: Mapping[str, tuple[str, ...]] = {
     "cosine": (intermediates.LAST,),
     "embeddings": (intermediates.EMBEDDINGS,),
@@ -342,7 +342,7 @@ class Distillation(Objective):
         return own | {name: (total, weights[name]) for name, total in sums.items()}, metrics
 
     def _compare_logits(self, student, teacher, batch):
-        """Returns the KL divergence of the predictions, averaged over softmaxes."""
+        """Returns KL(teacher || student) of the predictions, averaged over softmaxes."""
         weights = self.student.soft_weights(batch)[0]
         both = zip(self.student.soft_logits(student), self.teacher.soft_logits(teacher), strict=True)
         sums = [divergence(mine, theirs, weights, self.temperature) for mine, theirs in both]

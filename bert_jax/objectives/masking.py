@@ -20,7 +20,7 @@ from etils import epy
 
 from bert_jax.errors import UserError
 
-with epy.lazy_imports():  # the options are read before jax may be imported
+with epy.lazy_imports():  # options are parsed before jax may be imported
     import jax
     import jax.numpy as jnp
 

@@ -93,7 +93,7 @@ class RowObjective(Objective):
             params: parameters of the whole model.
             batch: a prepared batch.
             rngs: as in `loss`.
-            **options: further arguments of the model.
+            **options: additional arguments of the model.
         """
         return self._apply(params, batch, rngs, (), options)[0]
 
@@ -103,7 +103,7 @@ class RowObjective(Objective):
         return intermediates.apply(self.model, self.config, params, *inputs, collect=collect, **options)
 
     def options(self, batch: Batch) -> dict[str, Any]:
-        """Returns further arguments of the model for a prepared batch."""
+        """Returns additional arguments of the model for a prepared batch."""
         return {}
 
     def shaped(self, output: jax.Array, batch: Batch) -> jax.Array:

@@ -23,7 +23,7 @@ from bert_jax.objectives.causal_lm import next_tokens
 from bert_jax.objectives.embedding.sentence import TextVectors
 
 DENOISING = "denoising"  # the name of the loss
-DECODER = "decoder"  # the parameters that only the decoder has
+DECODER = "decoder"  # the group of parameters that only the decoder has
 
 _DAMAGED = "damaged_"  # prefix of the names of the encoder's inputs in a prepared batch
 

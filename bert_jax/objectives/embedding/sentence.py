@@ -22,8 +22,8 @@ CONTRASTIVE, COSENT, CLASSES = KINDS = ("contrastive", "cosent", "classes")
 CLASSIFIER = "classifier"
 
 
-HIGHEST = jax.lax.Precision.HIGHEST  # of inner products, whose differences a low temperature multiplies
-EXCLUDED = -1e9  # a logit of a text that is no candidate
+HIGHEST = jax.lax.Precision.HIGHEST  # for inner products; a low temperature amplifies their errors
+EXCLUDED = -1e9  # the logit of a text that is not a candidate
 
 
 class TextObjective(RowObjective):
@@ -99,7 +99,7 @@ def _candidates(texts: jax.Array, present: jax.Array) -> jax.Array:
     equal_anchors, equal_positives = (
         jnp.asarray(equal, jnp.float32) for equal in (anchors == anchors.T, positives == others)
     )
-    is_positive = jnp.matmul(equal_anchors, equal_positives) > 0  # of an anchor that is equal
+    is_positive = jnp.matmul(equal_anchors, equal_positives) > 0  # positive of an equal anchor
     own = jnp.arange(len(anchors))[:, None] == jnp.arange(others.shape[1])
     real = present[:, 1:].T.reshape(1, -1) > 0
     return own | (real & (others != anchors) & ~is_positive)
@@ -112,7 +112,7 @@ def normalize(vectors: jax.Array) -> jax.Array:
 
 
 class TextVectors(TextObjective):
-    """Base class of objectives that train a vector for each text."""
+    """Base class of objectives that train one vector per text."""
 
     may_be_packed = True
 
