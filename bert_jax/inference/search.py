@@ -1,4 +1,4 @@
-"""Dense retrieval in a corpus, reranking of results by a cross-encoder, and hard negative mining."""
+"""Dense retrieval in a corpus, reranking of results with a fine-tuned model, and hard negative mining."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class TablePredictions(Predictions):
             return
         names = ["id", *(["language"] if self.examples.languages else []), "prediction"]
         header = [*names, *(f"p({label})" for label in self.labels)]
-        # Numbers of a row are formatted together: with thousands of labels, this takes most of the time.
+        # One format string per row is fast: with thousands of labels, formatting takes most of the time.
         line = " ".join([f"%.{DIGITS}f"] * len(self.labels))
         rows = (
             [*(_text(record[name]) for name in names), *(line % tuple(row.tolist())).split()]

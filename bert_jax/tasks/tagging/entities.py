@@ -32,7 +32,7 @@ class Span(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """The numbers of correctly predicted entities, of predicted entities, and of gold entities."""
+    """The numbers of correctly predicted entities, predicted entities and gold entities."""
 
     right: int
     predicted: int
@@ -66,7 +66,7 @@ def split(tag: str) -> tuple[str, str]:
 
 
 def join(prefix: str, type: str) -> str:
-    """Returns the tag with a prefix and a type, such as B-PER; the prefix alone if the type is empty."""
+    """Returns the tag for a prefix and a type, such as B-PER; only the prefix if the type is empty."""
     return f"{prefix}-{type}" if type else prefix
 
 
