@@ -1,4 +1,4 @@
-"""Eight devices on the CPU for every test, and where the larger real data lies."""
+"""Eight CPU devices for every test, and the location of the larger real data."""
 
 import errno
 import gc
@@ -18,24 +18,24 @@ host.ignore_missing_accelerators()
 
 # Before anything imports jax: the backend reads them once.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # JAX_PLATFORMS=cuda runs the tests marked gpu
-os.environ["HF_HUB_OFFLINE"] = "1"  # names on the hub are looked up in a local server alone
-# Most of the time goes to compiling programs that run once: LLVM's cheapest code, of one module per program,
-# from XLA's older emitters, which take half as long.
+os.environ["HF_HUB_OFFLINE"] = "1"  # hub names are looked up in a local server only
+# Most of the time goes to compiling programs that run once. These flags choose LLVM's lowest optimization
+# level, one module per program, and XLA's older emitters, which take half as long.
 _FLAGS: dict[str, object] = {
     "xla_force_host_platform_device_count": 8,
     "xla_backend_optimization_level": 0,
     "xla_cpu_parallel_codegen_split_count": 1,
 }
 if platform.machine() == "x86_64":
-    # Without units for bfloat16, so that trainings are float32 with every processor.
+    # Disables bfloat16 instructions, so that training uses float32 on every processor.
     _FLAGS["xla_cpu_max_isa"] = "AVX512_VNNI"
-if importlib.metadata.version("jaxlib").startswith("0.10."):  # later ones do not know it, and abort
+if importlib.metadata.version("jaxlib").startswith("0.10."):  # later versions abort on this flag
     _FLAGS["xla_cpu_use_fusion_emitters"] = "false"
 for _flag, _value in _FLAGS.items():
     if _flag not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --{_flag}={_value}".strip()
 
-# Tests compile the same programs again, some in processes of their own; none of it goes to the user's cache.
+# Tests compile the same programs again, some in separate processes. They do not write to the user's cache.
 _CACHE = tempfile.TemporaryDirectory(prefix="bert_jax-tests-xla-")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", _CACHE.name)
 os.environ["XDG_CACHE_HOME"] = _CACHE.name
@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(config, items):
         part, _, parts = text.partition("/")
         left_out = {
             item
-            for item in items  # by the name alone, so that a test stays in its part
+            for item in items  # by name only, so that a test stays in its part
             if item.get_closest_marker("long")
             and zlib.crc32(item.nodeid.encode()) % int(parts) != int(part) - 1
         }
@@ -61,12 +61,12 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_make_parametrize_id(val, argname):
-    """Names bytes by their argument: those of gzip hold the time, which differs between test processes."""
+    """Names bytes by their argument: gzip data has a timestamp, which differs between test processes."""
     return argname if isinstance(val, bytes) else None
 
 
 def pytest_collection_finish():
-    """Else a fifth of the time of tracing goes to scans of what is imported, which is never garbage."""
+    """Excludes imported modules from garbage collection, whose scans take a fifth of the tracing time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
@@ -74,7 +74,7 @@ def pytest_collection_finish():
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real data beside the checkout; tests that need it are skipped where there is none."""
+    """The folder of real data next to the checkout; tests that need it are skipped if it does not exist."""
     path = Path(__file__).resolve().parents[2] / "shared" / "data"
     if not path.is_dir():
         pytest.skip(f"no data at {path}")
@@ -83,7 +83,7 @@ def shared_data() -> Path:
 
 @pytest.fixture(autouse=True, scope="module")
 def free_compiled_programs():
-    """Else a run of all tests holds gigabytes of programs that nobody calls again."""
+    """Frees programs after each module; otherwise a run of all tests holds gigabytes of unused programs."""
     yield
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
@@ -91,14 +91,14 @@ def free_compiled_programs():
 
 @pytest.fixture
 def no_temporary_directory(monkeypatch, tmp_path):
-    """None of the directories for temporary files exists."""
+    """Makes all directories for temporary files nonexistent."""
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "none")])
 
 
 @pytest.fixture
 def unreadable(monkeypatch):
-    """Returns a function after which a folder cannot be read, for root neither."""
+    """Returns a function that makes a folder unreadable, also for root."""
 
     def refuse(folder):
         def scandir(path, scan=os.scandir):
@@ -113,7 +113,7 @@ def unreadable(monkeypatch):
 
 @pytest.fixture(scope="module")
 def quick_compilation():
-    """The programs of a module are compiled with few optimizations."""
+    """Compiles the programs of a module with few optimizations."""
     from support import processes  # imports jax
 
     with processes.quick_compilation():

@@ -1,4 +1,4 @@
-"""Every module is imported without the extras; features that need one name the command to install it."""
+"""Every module can be imported without the extras; features that need one name the command to install it."""
 
 import importlib.metadata
 import os
@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.errors import UserError, check_installed, optional_imports
 
-# What setup.py has in extras, but for what others ask for by its presence (tensorflow).
+# The packages of the extras in setup.py, except tensorflow, whose presence other packages check.
 OPTIONAL = ("apache_beam gcsfs onnx onnxruntime py3langid rensa starlette uvicorn wandb").split()
 
 CHECK = Path(__file__).parents[1] / ".ci/check-imports"
@@ -25,7 +25,7 @@ runpy.run_path({check!r}, run_name="__main__")
 
 @pytest.mark.long
 def test_every_module_is_imported_without_the_extras():
-    """And so are the modules that are imported at their first use, or their extra is named."""
+    """Modules that are imported at first use can be imported too, or the error names their extra."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     program = WITHOUT.format(optional=OPTIONAL, check=str(CHECK))
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
@@ -64,4 +64,4 @@ def test_the_quick_start_has_every_extra():
     table = page.partition("| extra |")[2].partition("\n\n")[0]
     named = {name for row in table.splitlines()[2:] for name in re.findall(r"`([\w-]+)`", row.split("|")[1])}
     extras = importlib.metadata.metadata("bert-jax").get_all("Provides-Extra")
-    assert named == set(extras) - {"cpu", "dev"}  # cpu changes nothing, and make install installs dev
+    assert named == set(extras) - {"cpu", "dev"}  # cpu adds nothing, and make install installs dev

@@ -1,4 +1,4 @@
-"""Models by their names on the hub, downloaded from a local server that speaks the hub's API."""
+"""Models by their hub names, downloaded from a local server that implements the hub's API."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ def server(tmp_path):
 
 
 def resolve(server, tmp_path, name, **variables):
-    """What a process with an empty cache, or that of an earlier one, prints for a name."""
+    """Returns the output of a process for a name; the cache is empty or has files of earlier calls."""
     code = (
         "import sys; from bert_jax import errors, hub\n"
         "try: print(hub.local_path(sys.argv[1])); print(hub.name_with_commit(sys.argv[1]))\n"

@@ -1,4 +1,4 @@
-"""The runner that times bert_jax beside other libraries."""
+"""The runner that compares the speed of bert_jax with other libraries."""
 
 import importlib
 import json
@@ -15,7 +15,7 @@ MODULES = ("measure", "ours", "plan", "tables", "turns")
 
 @pytest.fixture(scope="module")
 def compare():
-    """The modules of the runner, which is a folder that Python runs, and no package."""
+    """The modules of the runner, which is a folder that Python runs, not a package."""
     sys.path.insert(0, str(FOLDER))
     try:
         yield types.SimpleNamespace(**{name: importlib.import_module(name) for name in MODULES})
@@ -50,7 +50,7 @@ def result(side, best, number=0, *, rows="padded", kind="train", unit="sequences
 
 
 def cells(text):
-    """{(what, rows..., who): cells}"""
+    """Returns {(what, rows..., who): cells} of a table."""
     lines = [line for line in text.splitlines() if line.startswith("| ")][1:]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     return {(row[0], row[3], row[4]): row[5:] for row in rows}
@@ -76,7 +76,7 @@ def test_sides_are_compared_round_by_round(compare):
     assert table[step, padded, "**bert_jax**"] == ["24.0 (11.0) sequences/s", "60%", "", "3.0", "12.3 s"]
     assert table[step, padded, "PyTorch, compiled"][:3] == ["16.0 (6.50) sequences/s*", "40%", "2.00, 1.50"]
     assert table[step, packed, "**bert_jax**"][1:3] == ["75%", "PyTorch, compiled, padded: 6.00"]
-    # The peer has one rate of dropout.
+    # The peer has a single dropout rate.
     without = "packed, dropout 0.1, 0, float32"
     assert table[step, without, "**bert_jax**"][2] == "PyTorch, compiled, padded: 6.40"
 
@@ -94,7 +94,7 @@ def test_each_side_has_its_turn(made):
     ]
     assert "forward base, 1 x 128: ONNX Runtime" in turns and "forward base, 32 x 128: bert_jax" in turns
     assert turns[-1] == "records" and len(turns) == len(set(turns))
-    # What is timed as a whole, or stores files, is another process in every round.
+    # Processes that are timed as a whole or store files are started anew in every round.
     apart = [turn.title.split()[0] for group in groups for turn in group if not turn.stays]
     assert set(apart) == {"first_step", "checkpoint", "records"} and len(apart) == 9
     (folder,) = made.preparations()
@@ -121,7 +121,7 @@ def test_a_session_survives_failing_and_hanging_processes(compare, tmp_path, cap
     assert [one["round"] for one in stored] == [4, 5, 0]
 
 
-# A side that says when it is set up.
+# A side that reports when it is set up.
 SIDE = """
 import sys, time
 sys.path.insert(0, {folder!r})

@@ -1,4 +1,4 @@
-"""The script for a machine with a GPU, as far as it goes without one."""
+"""The parts of the GPU script that run without a GPU."""
 
 import json
 import os
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def results(*arguments, **environment):
-    """What a check prints, in a process of its own as `gpu.sh` starts it."""
+    """Returns the results that a check prints when it runs in a separate process, as in `gpu.sh`."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / "gpu_checks.py"), *arguments],
         capture_output=True, text=True,
@@ -31,7 +31,7 @@ def test_gradients_on_the_cpu():
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_the_script_on_the_cpu(tmp_path):
-    """Without a peer."""
+    """The script writes its table and passes its checks without a peer."""
     environment = {"PYTHON": sys.executable, "OUT": str(tmp_path), "SECONDS_IN_ALL": "1200"}
     script = str(ROOT / "benchmarks" / "gpu.sh")
     done = subprocess.run([script, "--small"], capture_output=True, text=True, env=os.environ | environment)

@@ -1,4 +1,4 @@
-"""The command: mistakes are told before anything is compiled; with the TPU's compiler, the real thing."""
+"""`bert-jax estimate` reports errors before compiling; with the TPU compiler, it runs completely."""
 
 import importlib.util
 import json
@@ -14,7 +14,7 @@ TINY = f"--config={ROOT / 'configs' / 'pretrain' / 'tiny.py'}"
 
 
 def run(*argv):
-    """In a process of its own: the environment has to be set before jax is imported."""
+    """Runs in a separate process, because the environment must be set before jax is imported."""
     if importlib.util.find_spec("libtpu") is None:
         pytest.skip("libtpu is not installed: pip install '.[estimate]'")
     path = os.pathsep.join([str(ROOT), *sys.path])
@@ -32,7 +32,7 @@ def test_tiny_on_four_chips():
     result = json.loads(done.stdout)
     assert result["fits"] and result["rows_per_chip"] == 8 and result["topology"]["chips"] == 4
     memory = result["memory_bytes"]
-    # 4.5 million parameters in float32, and two moments of each.
+    # 4.5 million parameters in float32, each with two moments.
     assert 17e6 < memory["parameters"] < 19e6 and memory["optimizer"] == pytest.approx(
         2 * memory["parameters"]
     )

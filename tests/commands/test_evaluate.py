@@ -1,4 +1,4 @@
-"""`bert-jax evaluate` of pre-trained models; that of fine-tuned ones is tested with their tasks."""
+"""`bert-jax evaluate` of pre-trained models; the tests of the tasks cover fine-tuned models."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from bert_jax.inference.minimal_pairs import SentenceScorer
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    return processes.write_records(tmp_path_factory.mktemp("data") / "size=8,small")  # as a grid names them
+    return processes.write_records(tmp_path_factory.mktemp("data") / "size=8,small")  # a name as in a grid
 
 
 @pytest.fixture(scope="module")

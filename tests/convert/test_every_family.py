@@ -1,4 +1,4 @@
-"""What works with the checkpoints of each family: the table in docs/families.md."""
+"""The table in docs/families.md states correctly what works with checkpoints of each family."""
 
 import io
 import json
@@ -30,7 +30,7 @@ QUIET = {"log": lambda line: None}
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """{model_type: folder of a tiny checkpoint with a masked LM head}, as transformers writes it."""
+    """{model_type: folder of a tiny checkpoint with a masked LM head}, in the format of transformers."""
     made = tmp_path_factory.mktemp("folders")
     found = {name: DATA / name / "masked_lm" for name in families.FAMILIES if (DATA / name).exists()}
     found["bert"] = shutil.copytree(DATA / "goldens" / "pretraining", made / "bert")
@@ -52,7 +52,7 @@ def folders(tmp_path_factory):
 
 
 def run(*arguments):
-    """Runs a command. Raises UserError where it refuses its arguments."""
+    """Runs a command; raises UserError if it rejects its arguments."""
     code = cli.main(list(map(str, arguments)))
     if code == 2:
         raise UserError(f"bert-jax {arguments[0]}")
@@ -71,7 +71,7 @@ def embeds(folder, tmp_path):
 
 
 def starts_pretraining(folder, tmp_path):
-    """The parameters of the encoder and of the masked LM head are those of the checkpoint."""
+    """Pre-training takes all encoder and masked LM head parameters from the checkpoint."""
     config = defaults.pretrain("tiny")
     config.init_from = str(folder)
     config, _ = pretrain.adopt_architecture(pretrain_config.pretraining(config), ())
@@ -83,7 +83,7 @@ def starts_pretraining(folder, tmp_path):
 
 
 def chooses_layers(folder, tmp_path):
-    """The layers 0 and 1 of the result are the first and the last one, by their names in the files."""
+    """Layers 0 and 1 of the result are the first and the last layer, by their names in the files."""
     model = convert.load(folder, **QUIET)
     depth = model.config.num_hidden_layers
     chosen = surgery.select_layers(model, [0, depth - 1])
@@ -101,7 +101,7 @@ def chooses_layers(folder, tmp_path):
 
 FINE_TUNED = ("sequence_classification", "token_classification", "question_answering", "multiple_choice")
 KINDS = {"WordPiece": "wordpiece", "byte-level BPE": "bpe", "SentencePiece": "sentencepiece"}
-# What a record says, by the columns of the table; `convert` to Hugging Face and back is in test_goldens.py.
+# Table columns that depend on the family record; test_goldens.py tests `convert` to Hugging Face and back.
 FACTS = {
     "TF1 files": lambda family: family.tensorflow is not None,
     "sentence-pair head": lambda family: "pretraining" in family.heads,
@@ -112,7 +112,7 @@ EVERYWHERE = (fills_masks, embeds, starts_pretraining)
 
 
 def rows():
-    """{model_type: {column: cell}} of the first table of the page."""
+    """Returns {model_type: {column: cell}} of the first table of the page."""
     lines = PAGE.read_text().partition("\n|")[2].partition("\n\n")[0].splitlines()
     header, _, *cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     records = [dict(zip(header, row, strict=True)) for row in cells]

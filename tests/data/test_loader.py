@@ -1,5 +1,4 @@
-"""The order of rows: a pure function of (seed, step, row), the same for any number of processes and any
-restart."""
+"""The row order is a pure function of (seed, step, row), independent of restarts and process count."""
 
 import threading
 
@@ -24,14 +23,14 @@ def test_permute_is_a_bijection(n, seed, epoch):
 
 
 def test_permute_known_answer():
-    # Runs that are resumed must find the order that they began with: these numbers may never change.
+    # Resumed runs must continue in the order they started with, so these numbers must never change.
     assert loader.permute(np.arange(10), 10, seed=0, epoch=0).tolist() == [2, 6, 1, 8, 5, 3, 0, 4, 9, 7]
     far = loader.permute(np.arange(4), 10**12, seed=7, epoch=3).tolist()
     assert far == [330476358340, 400035425034, 952845388900, 900858949603]
 
 
 class Numbers:
-    """A data set whose rows are their numbers."""
+    """A data set in which each row is its own number."""
 
     is_remote = False
 
@@ -46,7 +45,7 @@ class Numbers:
 
 
 def rows_of_steps(n, batch_size, seed, steps):
-    """Returns the numbers of the rows of each of the first steps."""
+    """Returns the row numbers of each of the first `steps` steps."""
     batches = loader.train_batches(Numbers(n), batch_size, seed, start_step=0, prefetch=0)
     return [batch["row"] for batch in take(batches, steps)]
 
@@ -170,14 +169,14 @@ def test_keys_differ_by_copy_and_seed_and_are_uniform():
     cases = [loader.mask_keys(rows, np.full(1000, copy), seed) for copy in range(4) for seed in range(4)]
     keys = np.concatenate(cases)
     assert len({tuple(key) for key in keys.tolist()}) == len(keys)
-    ones = np.unpackbits(keys.view(np.uint8), axis=1).mean(axis=0)  # of each of the 64 bits
+    ones = np.unpackbits(keys.view(np.uint8), axis=1).mean(axis=0)  # for each of the 64 bits
     assert abs(ones - 0.5).max() < 0.025
     draws = jax.vmap(lambda key: jax.random.uniform(jax.random.wrap_key_data(key)))(keys[:4000])
     assert abs(np.histogram(draws, bins=10, range=(0, 1))[0] - 400).max() < 100
 
 
 def test_known_keys():
-    """Runs that are resumed must find the masks that they began with: these numbers may never change."""
+    """Resumed runs must get the same masks as before, so these numbers must never change."""
     keys = loader.mask_keys(np.array([0, 1, 10**12]), np.array([0, 0, 3]), seed=7)
     assert keys.tolist() == [
         [2701999949, 3730757320],

@@ -1,4 +1,4 @@
-"""Packed rows: records to batches, and every way in which a directory can be wrong."""
+"""Packed rows: batches from records, and errors for every kind of invalid directory."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 
 
 def expected_batch(rows, length, sequences=4):
-    """Row by row, value by value."""
+    """Builds the batch row by row and value by value."""
     batch = {
         "input_ids": np.zeros((len(rows), length), np.int32),
         "lengths": np.zeros(len(rows), np.int32),
@@ -129,7 +129,7 @@ SOUND = {
         ({"first_lengths": u2(3, 12)}, "do not fit"),
         ({"first_lengths": u2(0, 9)}, "do not fit"),
         ({"next_sentence_labels": u2(0, 2)}, "do not fit"),
-        # The second sequence begins behind the last token; and is absent, but for its label.
+        # The second sequence begins after the last token, or is absent but has a label.
         ({"starts": u2(0, 20), "next_sentence_labels": u2(0, 0xFFFF)}, "do not fit"),
         ({"starts": u2(0, 20), "first_lengths": u2(3, 0)}, "do not fit"),
     ],
@@ -170,7 +170,7 @@ def test_the_index_of_a_folder_that_cannot_be_written_is_in_index_dir(make_recor
     index_dir = str(tmp_path / "run" / "index")
     dataset = records.open_dataset(directory, "train", index_dir=index_dir)
     assert len(os.listdir(index_dir)) == len(dataset.files)
-    monkeypatch.setattr(tfrecord.RecordFile, "_scan_headers", None)  # without an index it would be called
+    monkeypatch.setattr(tfrecord.RecordFile, "_scan_headers", None)  # reading without an index would call it
     again = records.open_dataset(directory, "train", index_dir=index_dir)
     assert len(again) == len(rows["train"])
 

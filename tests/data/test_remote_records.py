@@ -1,4 +1,4 @@
-"""Records that are read from an object store on demand: the batches equal the batches of local records."""
+"""Batches of records that are read from an object store on demand equal the batches of local records."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ def bucket():
 def no_record_is_copied(tmp_path, monkeypatch):
     monkeypatch.setenv("BERT_JAX_RECORD_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("BERT_JAX_RECORD_CACHE_GB", "0")
-    monkeypatch.setattr(tfrecord, "INDEX_BLOCK", 8)  # several in a file
+    monkeypatch.setattr(tfrecord, "INDEX_BLOCK", 8)  # several blocks per file
     yield
     assert not list((tmp_path / "cache").rglob("*.tfrecord"))
     fsspec.filesystem("memory").store.clear()
@@ -53,7 +53,7 @@ def store(make_records):
 
 @pytest.fixture
 def requests(monkeypatch):
-    """The (path, start, end) ranges that are read from memory:// URLs, a list of each call."""
+    """The (path, start, end) ranges that are read from memory:// URLs, as one list per call."""
     calls, system = [], type(fsspec.filesystem("memory"))
     cat_ranges = system.cat_ranges
 
@@ -83,7 +83,7 @@ def test_batches_are_those_of_local_records(store, bucket, where, seed, start, o
     pairs = [store(name, root, seed=seed + number) for number, name in enumerate(("first", "second"))]
     (local, url), (other_local, other_url) = pairs
     both = [records.open_dataset(each, "train") for each in (f"{local},{other_local}", other_local)]
-    both_remote = [open_at(each) for each in (f"{url},{other_local}", other_url)]  # but for one directory
+    both_remote = [open_at(each) for each in (f"{url},{other_local}", other_url)]  # except one directory
     for options in ({}, {"replay": Fraction(1, 3)}):
         assert_same(*(take(train(*each, **options), 6) for each in (both_remote, both)))
     evaluations = open_at(url, "eval"), records.open_dataset(local, "eval")
@@ -114,11 +114,11 @@ def test_a_host_reads_its_rows_and_their_indices_once(store, requests):
     assert [len(call) for call in requests if call] == [2]
     requests.clear()
     open_at(url, "eval").batch(np.arange(8))
-    assert [len(call) for call in requests] == [1, 1]  # an index; rows that follow each other
+    assert [len(call) for call in requests] == [1, 1]  # the index, and consecutive rows
 
 
 def change(path, where):
-    """Truncates an object, removes it, or changes a byte of it; -1 is the last one."""
+    """Truncates or removes an object, or changes the byte at `where`; -1 is the last byte."""
     content = bytearray(files.read(path))
     files.remove(path)
     if where == "truncated":

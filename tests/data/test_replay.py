@@ -1,4 +1,4 @@
-"""Replay: which rows of a batch are of other records, and which rows of these they are."""
+"""Replay: which rows of a batch come from the replay records, and which of these records they are."""
 
 import itertools
 from fractions import Fraction
@@ -18,7 +18,7 @@ SEED = 3
 
 @pytest.fixture
 def both(make_records):
-    """Two sets of 63 and 40 rows, by length."""
+    """Data sets with 63 rows and with 40 rows, each by row length."""
 
     def make(name, seed, rows):
         splits = (("train", (rows,)),)
@@ -33,12 +33,12 @@ def both(make_records):
 def test_the_share_is_exact_and_both_are_numbered_without_gaps(share, start, count):
     positions = np.arange(start, start + count)
     is_replay, numbers = loader.divide(positions, share)
-    # The first n positions have floor(n share) of replay, in whole numbers of any size.
+    # Of the first n positions, floor(n * share) are replay, in integer arithmetic of any size.
     before = [int(position) * share.numerator // share.denominator for position in (start, start + count)]
     assert np.count_nonzero(is_replay) == before[1] - before[0]
     assert numbers[is_replay].tolist() == list(range(*before))
     assert numbers[~is_replay].tolist() == list(range(start - before[0], start + count - before[1]))
-    # Each position alone is as among the others.
+    # The result for a position does not depend on the other positions.
     for place in (0, count // 2, count - 1):
         assert loader.divide(positions[place], share) == (is_replay[place], numbers[place])
 
@@ -56,7 +56,7 @@ def take(count, start=0, **options):
 
 @pytest.mark.parametrize("copies", [0, 2])
 def test_batches_are_the_rows_of_their_numbering(both, copies):
-    """Each kind goes through epochs of its own, in an order and with masks of its own."""
+    """New and replayed rows have separate epochs, orders and masks."""
     own, general = (datasets[32] for datasets in both)
     share = Fraction(3, 10)
     batches = take(60, dataset=own, batch_size=8, replay=loader.Replay(general, share), mask_copies=copies)
@@ -91,7 +91,7 @@ def test_any_start_any_processes_and_any_sizes_of_batches(both, share):
         np.concatenate([batch["input_ids"] for batch in whole]),
         np.concatenate([r["input_ids"] for r in rows]),
     )
-    for k in range(4):  # some of them have no row of replay in a batch
+    for k in range(4):  # some of them have no replay row in a batch
         part = take(12, batch_size=ramp, own=lambda size, k=k: np.arange(size)[k::4], **options)
         expected = [{name: array[k::4] for name, array in batch.items()} for batch in whole]
         assert_same(part, expected)

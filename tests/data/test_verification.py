@@ -1,4 +1,4 @@
-"""Records that are sound and not those of their manifest."""
+"""Valid record files that do not match their manifest."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 
 
 def with_digests(directory):
-    """Adds to a manifest what `bert-jax data` writes; returns the path of its first file."""
+    """Adds digests to a manifest, as `bert-jax data` does; returns the path of its first file."""
     path = os.path.join(directory, "manifest.json")
     with open(path) as file:
         manifest = json.load(file)

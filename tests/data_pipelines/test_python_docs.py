@@ -1,4 +1,4 @@
-"""The corpus that every CPython carries: English prose alone."""
+"""The corpus of docstrings in CPython contains only English prose."""
 
 from data_pipelines import python_docs
 

@@ -1,4 +1,4 @@
-"""Every `bert-jax` command of the documentation has flags and config fields that exist."""
+"""Every `bert-jax` command in the documentation uses existing flags and config fields."""
 
 import pytest
 from support import pages
@@ -15,7 +15,7 @@ def name_of(path):
 
 
 def check(script):
-    """Parses the commands of a script as `bert-jax` does; one that is cut short with `...` is left out."""
+    """Parses the commands of a script as `bert-jax` does; commands shortened with `...` are skipped."""
     for command, *arguments in pages.commands(script):
         if "..." not in arguments and "--help" not in arguments:
             assert command in cli.COMMANDS

@@ -1,4 +1,4 @@
-"""The project's programs, compiled for NVIDIA GPUs by XLA's own compiler, on a machine without any."""
+"""The programs, compiled for NVIDIA GPUs by the XLA compiler on a machine without a GPU."""
 
 import importlib.metadata
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-# `make gpu-test`, which .ci/run calls: a minute of compiling, without which `make test` does.
+# `make gpu-test`, which .ci/run calls, runs these tests. They compile for a minute; `make test` skips them.
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,18 +24,18 @@ def forward(kernels):
 
 
 def environment():
-    """Of a process that finds the compiler: beside the environment, or installed in it."""
+    """Returns the environment of a process that finds the compiler, in a separate folder or installed."""
     installed = list(importlib.metadata.distributions(name="jax-cuda12-plugin"))
     if not COMPILER.is_dir() and not installed:
         pytest.skip("no XLA for GPUs: make gpu-compiler, or pip install '.[estimate-gpu]'")
     path = os.pathsep.join([str(ROOT), *sys.path, str(COMPILER)])
-    # Not the flags that the other tests have, for eight devices of the CPU and quick compilations there.
+    # Without the XLA flags of the other tests, which set eight CPU devices and quick compilation.
     return {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"PYTHONPATH": path}
 
 
 @pytest.fixture(scope="module")
 def programs():
-    """What `compilations.py` prints for all programs, by name."""
+    """The output of `compilations.py` for all programs, by name."""
     script = ROOT / "tests" / "support" / "compilations.py"
     names = (
         "train on one", "train on eight", "train with data and tensor", "train with dropout",
@@ -88,7 +88,7 @@ def test_one_gpu_sends_nothing(programs):
 
 
 def test_gradients_are_reduced_once(programs):
-    """A number for each parameter, and few others: the word embeddings, used twice, are sent once."""
+    """All-reduces send each gradient once, also for the word embeddings, which are used twice."""
     found = programs["train on eight"]
     shapes = [shape for kind, shapes in found["traffic"] for shape in shapes if kind == "all-reduce"]
     sizes = [math.prod(map(int, re.findall(r"\d+", shape.partition("[")[2]))) for shape in shapes]
@@ -101,6 +101,6 @@ def test_parameters_are_gathered_and_their_gradients_scattered_with_fsdp(program
 
 
 def test_unrolled_layers_that_are_computed_again_take_less_memory(programs):
-    """Where nothing stops it, XLA finds what has been computed before, and keeps it."""
+    """Rematerialization saves memory: without a barrier, XLA would reuse and keep the first results."""
     kept, again = (programs[name]["memory"] for name in ("unrolled", "unrolled, computed again"))
     assert again < 0.7 * kept

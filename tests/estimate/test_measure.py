@@ -1,4 +1,4 @@
-"""A whole estimate, of a small model on the eight devices of the CPU, and of models that do not fit."""
+"""Complete estimates of a small model on eight CPU devices, and of models that do not fit."""
 
 import dataclasses
 
@@ -31,7 +31,7 @@ def small_config(**mesh):
 
 @pytest.fixture(autouse=True, scope="module")
 def versions():
-    """No compiler for TPUs or GPUs is installed where the tests run."""
+    """Replaces the version lookup, because the tests run without TPU and GPU compilers."""
     with pytest.MonkeyPatch.context() as patch:
         for hardware in (Slices, Hosts):
             patch.setattr(hardware, "versions", staticmethod(lambda: {"jax": "1", "compiler": "2"}))
@@ -54,10 +54,10 @@ def result(step):
 def test_memory_is_that_of_the_shardings(step, result):
     memory = result["memory_bytes"]
     count = sum(leaf.size for leaf in jax.tree.leaves(step.state.params))
-    # Four parts of most of it, and biases, norms and small tables whole.
+    # Most parameters are split into four; biases, norms and small tables are replicated.
     assert count * 4 / 4 < memory["parameters"] < count * 4 / 2
     assert memory["optimizer"] == 2 * memory["parameters"]
-    # input_ids, lengths, three of 8 sequences, row_ids: int32, four rows a chip.
+    # input_ids, lengths, three arrays of 8 sequences, row_ids: int32, four rows per chip.
     assert memory["batch"] == 4 * 4 * (32 + 1 + 3 * 8 + 1)
     assert memory["total"] == sum(size for name, size in memory.items() if name != "total")
     assert result["fits"] and memory["temporary"] > 0
@@ -77,7 +77,7 @@ def test_steps_with_masks_that_are_used_again_have_keys_of_their_rows(objective)
 
 
 def test_the_step_of_one_of_two_phases(step):
-    """Masked LM in a run that starts from left to right, and all tokens where nothing is masked."""
+    """A run that starts causal is estimated with masked LM; a causal LM predicts all tokens."""
     steps = []
     for fields in ({"causal_steps": 10}, {"objective": "causal_lm", "model.causal": True}):
         config = small_config(data=2, fsdp=2, tensor=2)
@@ -109,7 +109,7 @@ def test_rates_follow_from_the_step(step, result):
     assert result["tokens_per_second"] == pytest.approx(32 * result["sequences_per_second"])
     model = 16 * flops.RowFlops.of(benchmark.make_masked_lm(step.model, 32))(32, step.predictions)
     assert result["flops"]["model"] == model
-    # What the chips do: the model's, the products with one-hot rows, and what is computed on several of them.
+    # The executed FLOPs: the model's, the matmuls with one-hot rows, and work that several chips repeat.
     assert 1 < costs.matrix_flops(hlo.parse(step.compile(16).text)) * 8 / model < 3
     assert result["mfu"] == pytest.approx(result["flops"]["model"] / (seconds * 8 * 197e12))
 
@@ -129,7 +129,7 @@ def test_chips_with_two_devices(step, result):
 
 @pytest.mark.long
 def test_the_fewest_parts_that_fit():
-    """A run with accumulate_steps=0, and a chip with room for 400 bytes beside the state and the batch."""
+    """accumulate_steps=0 on a chip that has 400 bytes left after the state and the batch."""
     config = small_config()
     config.accumulate_steps = 0
     config = pretrain_config.pretraining(config)
@@ -149,10 +149,10 @@ def test_the_fewest_parts_that_fit():
     step = program.with_auto_accumulation(config, make, limit)
     assert step.config.accumulate_steps == 8 and step.unit == 8
     assert isinstance(step.compile(16), program.Compiled)
-    assert compiled == [(16, 1), (16, 8)]  # 2 and 4 cannot fit, and what was compiled is not compiled again
+    assert compiled == [(16, 1), (16, 8)]  # 2 and 4 cannot fit, and compiled programs are reused
     limit -= 400
     assert program.with_auto_accumulation(config, make, limit).config.accumulate_steps == 16
-    ramp = dataclasses.replace(config, batch_ramp="0=4,2=16")  # whose first batches have four parts at most
+    ramp = dataclasses.replace(config, batch_ramp="0=4,2=16")  # the first batches allow only 4 microbatches
     assert program.with_auto_accumulation(ramp, make, limit).config.accumulate_steps == 4
 
 
@@ -171,7 +171,7 @@ def test_gpus_have_bounds_and_no_step_time(step, monkeypatch):
     result = measure.estimate(step, hosts)
     assert not {"seconds", "mfu", "hours", "cost", "tokens_per_second"} & set(result)
     bounds = result["roofline_seconds"]
-    # The step is in float32, whose products are in TF32.
+    # The step is in float32, and its matmuls use TF32.
     assert bounds["products"] == pytest.approx(result["flops"]["matrix_per_chip"] / 494.5e12)
     assert bounds["memory"] == pytest.approx(result["hbm_traffic_bytes"] / 3.352e12)
     text = "\n".join(measure.lines(result))

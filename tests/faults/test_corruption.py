@@ -17,7 +17,7 @@ SAME, DETECTED, WRONG = "the same data", "detected", "wrong data"
 
 
 def damage_file(rng, file):
-    """Changes a file's bytes; returns how."""
+    """Changes bytes of a file; returns a description."""
     data = bytearray(file.read_bytes())
     kind = rng.choice(
         ["a bit flipped", "truncated", "bytes zeroed", "bytes repeated", "bytes removed", "emptied"]
@@ -41,7 +41,7 @@ def damage_file(rng, file):
 
 
 class Subject:
-    """A folder that `write` fills and `read` reads; another one's files may take the place of its own."""
+    """A folder that `write` fills and `read` reads. Corruptions may use files of a second such folder."""
 
     skipped: tuple[str, ...] = ()  # files without a digest
 
@@ -55,11 +55,11 @@ class Subject:
         raise NotImplementedError
 
     def read(self, folder):
-        """{name: array, or another value}"""
+        """Returns {name: array or another value}."""
         raise NotImplementedError
 
     def damage(self, rng):
-        """Damages the files of `case`; returns how."""
+        """Damages the files of `case`; returns a description."""
         files = sorted(x for x in self.case.rglob("*") if x.is_file() and x.name not in self.skipped)
         kind = rng.choice(["bytes", "bytes", "bytes", "lost", "of another", "exchanged"])
         file, second = rng.choice(files), rng.choice(files)
@@ -104,7 +104,7 @@ class Records(Subject):
         return found
 
     def damage(self, rng):
-        """Also changes rows, in a file that is valid by itself."""
+        """Also changes rows so that the file itself stays valid."""
         if rng.random() < 0.6:
             return super().damage(rng)
         path = str(rng.choice(sorted(self.case.glob("*.tfrecord"))))
@@ -121,7 +121,7 @@ class Records(Subject):
 
 
 def try_all(subject, count):
-    """({outcome: number}, "NUMBER CORRUPTION: what went wrong")."""
+    """Returns ({outcome: count}, a list of "NUMBER CORRUPTION: what went wrong")."""
     outcomes, wrong = collections.Counter(), []
     for number in range(count):
         shutil.rmtree(subject.case, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Fifty kills over all commands that write: what is there is whole, and the same command then succeeds."""
+"""After each of fifty kills of all writing commands, no output is partial and a second call succeeds."""
 
 import collections
 import csv
@@ -16,13 +16,13 @@ from support import processes
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess, pytest.mark.timeout(7200)]
 
 KILLS = int(os.environ.get("BERT_JAX_KILLS", "50"))
-# What differs between two runs that do the same: times, and the file of a lock, which a kill leaves full.
+# Files that differ between two equal runs: times, and a lock file, which a kill leaves non-empty.
 UNLIKE = ("metrics.jsonl", ".lock", "tensorboard")
 
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory, server):
-    """Inputs of all commands: text, records, a table, a pre-trained and a fine-tuned run."""
+    """The inputs of all commands: text, records, a table, a pre-trained and a fine-tuned run."""
     folder = tmp_path_factory.mktemp("given")
     records = processes.write_records(folder / "records")
     vocabulary = folder / "vocab.txt"
@@ -64,7 +64,7 @@ def finetune(given, workdir):
     ]
 
 
-# What each command is called with; its output is OUT.
+# The arguments of each command; it writes to OUT.
 COMMANDS = {
     "vocab": lambda given, out: [
         "vocab",
@@ -123,7 +123,7 @@ RESUMABLE = ("data", "pretrain", "finetune")
 
 
 def contents(folder):
-    """{path: digest} of the files, but for what differs between two runs that do the same."""
+    """Returns {path: digest} of the files, except those that differ between two equal runs."""
     found = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -132,8 +132,8 @@ def contents(folder):
     return found
 
 
-# Files whose bytes depend on when they were written, or where: checkpoints, which are compared by what they
-# hold, configurations and model cards, which have the command line, and a picture.
+# Files whose bytes depend on the time or the path of writing: checkpoints, which are compared by content,
+# configurations and model cards, which contain the command line, and a picture.
 APART = ("checkpoints/", "best/", "exported/", "run/config.json", "README.md", "curves.png")
 
 
@@ -142,7 +142,7 @@ def comparable(found):
 
 
 def assert_right(name, out, expected):
-    """What a command has made is all that an undisturbed one makes, and the same."""
+    """Asserts that the output equals the output of an undisturbed command."""
     found = contents(out)
     one, two = comparable(found), comparable(contents(expected))
     assert one == two, {
@@ -164,7 +164,7 @@ def assert_right(name, out, expected):
 
 
 def assert_nothing_half(name, out, expected):
-    """Of a command that was killed: under the name of its output there is nothing, or all of it."""
+    """Asserts that the output of a killed command is either absent or complete."""
     if name in ("pretrain", "finetune", "data"):
         manifest = out / "records" / "manifest.json"
         if manifest.exists():  # it is written last
@@ -186,7 +186,7 @@ def test_killed_at_any_moment_the_same_command_then_succeeds(server, given, tmp_
         expected[name] = tmp_path / "expected" / name
         expected[name].mkdir(parents=True)
         assert server.run(command(given, expected[name]), output) == 0, output.read_text()
-        shutil.rmtree(expected[name])  # what is compiled is kept: this one was slower than the others will be
+        shutil.rmtree(expected[name])  # compiled programs are kept: this run was slower than the next ones
         expected[name].mkdir()
         began = time.monotonic()
         assert server.run(command(given, expected[name]), output) == 0, output.read_text()
@@ -203,17 +203,17 @@ def test_killed_at_any_moment_the_same_command_then_succeeds(server, given, tmp_
         time.sleep(rng.uniform(0.02, seconds[name]))
         server.kill(sent)
         code, text = server.wait(), output.read_text()
-        if code != 0:  # it was not done yet
+        if code != 0:  # it was not finished yet
             tally[sent.name] += 1
             if sent == signal.SIGTERM:
-                # The first moments, before a handler is there, are the system's.
+                # At the start, before a handler is set, the system's default applies.
                 assert code in ((3 if name in RESUMABLE else 143), -signal.SIGTERM), (name, code, text)
                 assert "Traceback" not in text and "Exception ignored" not in text, (name, text)
                 assert not [path.name for path in out.iterdir() if path.name.startswith(".")], name
             assert_nothing_half(name, out, expected[name])
             again = server.run(command, output)
             if again == 2 and re.search("is there already|exists already", output.read_text()):
-                again = 0  # it was killed after its output was complete, which was looked at above
+                again = 0  # it was killed after its output was complete, which was checked above
             assert again == 0, (name, output.read_text())
         assert_right(name, out, expected[name])
     print(f"\n{dict(tally)} over {len(COMMANDS)} commands; {time.monotonic() - began:.0f} s")

@@ -1,4 +1,4 @@
-"""The programs that every config compiles are those that are recorded, and so are the parameters."""
+"""The programs and the parameters of every config equal the recorded ones."""
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +61,6 @@ def test_what_changes_a_digest():
     assert digest(loop(2.0), x) == digest(loop(2.0), x)
     assert digest(loop(2.0), x) != digest(loop(2.0000002), x)
     assert digest(loop(2.0), x) != digest(loop(2.0, jnp.cos), x)
-    # Names, the order of operations and functions do not.
+    # Names, functions and the order of operations do not.
     assert digest(direct, x, x) == digest(divided, x, x)
     assert digest(direct, x, x) != digest(lambda a, b: divided(b, a), x, x)

@@ -1,4 +1,4 @@
-"""Which shapes the rows of texts are computed in, on 8 devices of a CPU."""
+"""The batch shapes that the engine uses for the rows of texts, on 8 CPU devices."""
 
 import collections
 import itertools
@@ -16,7 +16,7 @@ from bert_jax.inference import engine
 
 @pytest.fixture
 def computed(tmp_path):
-    """Returns an engine whose outputs are the lengths of the rows, and the shapes that it has computed."""
+    """Returns an engine that outputs the length and the sum of each row, and the shapes it has computed."""
     shapes = []
 
     def compute(params, batch, config):
@@ -36,7 +36,7 @@ def rows_of(lengths):
     [
         ([3] * 200, {(64, 8): 4}),
         ([11] * 41 + [8] * 80, {(40, 12): 2, (64, 8): 1}),
-        # What is left would fit into one batch of 40 rows of 12 tokens, and needs no program of its own.
+        # The remaining rows fit into one batch of 40 rows of 12 tokens and need no additional program.
         ([11] * 40 + [8] * 40, {(40, 12): 2}),
         ([11] * 40 + [8] * 41, {(40, 12): 1, (64, 8): 1}),
         ([40] + [3] * 7, {(8, 40): 1}),

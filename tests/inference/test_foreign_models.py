@@ -1,4 +1,4 @@
-"""Predictions of models that are no runs: folders that `convert` writes predict what their runs do."""
+"""Folders that `convert` writes give the same predictions as the runs they come from."""
 
 import json
 import types
@@ -20,7 +20,7 @@ TEXTS = ["the red cat", "a blue dog is big", "one bird"]
 PAIRS = ["the red cat\ta dog", "a blue dog\tthe bird is small"]
 QUESTIONS = [{"question": "is", "context": "the cat is a big dog"}, {"question": "the", "context": "red"}]
 CHOICES = [{"text": "the", "x": "cat", "y": "dog"}, {"text": "a", "choices": ["red", "big one"]}]
-# Of each task a run, the columns to name for its folder, and rows.
+# For each task: a run, the columns to name for its folder, and rows.
 RUNS = {
     "classification": (dict(labels=["no", "yes"], text_a="text"), {}, TEXTS),
     "multilabel": (dict(labels=["b", "é"], text_a="text", label="label"), {}, TEXTS),
@@ -36,7 +36,7 @@ RUNS = {
 
 @pytest.fixture(scope="module")
 def folder_of(tmp_path_factory, vocabulary):
-    """folder_of(task): the directory of a run, and of the Hugging Face folder of it; made once."""
+    """folder_of(task) returns the directory of a run and its Hugging Face folder, both made once."""
     made = {}
 
     def folder(task):
@@ -63,7 +63,7 @@ def test_a_folder_predicts_what_its_run_does(folder_of, task):
     run, folder = folder_of(task)
     expected = Predictor(run, **QUIET).predict_rows(rows)
     found = Predictor(folder, columns=columns, **QUIET).predict_rows(rows)
-    if task == "reranking":  # scores are those of sentence-transformers, and those of a run are logits
+    if task == "reranking":  # a folder gives sentence-transformers' scores, a run gives logits
         expected = [{"prediction": 1 / (1 + np.exp(-one["prediction"]))} for one in expected]
     check_same(found, expected)
 
@@ -72,7 +72,7 @@ def test_a_folder_predicts_what_its_run_does(folder_of, task):
 @pytest.mark.parametrize("task", ["multilabel", "regression", "tagging", "multiplechoice", "squad"])
 def test_a_file_is_scored_as_by_the_run(folder_of, task_files, tmp_path, capsys, task):  # noqa: F811
     run, folder = folder_of(task)
-    capsys.readouterr()  # of the conversion
+    capsys.readouterr()  # discards the output of the conversion
     rows = {
         "regression": "text\ttext_b\tlabel\nthe cat\ta dog\t1\na blue dog\tthe bird\t2\n",
         "multilabel": 'text\tlabel\nthe cat\t"b,é"\na blue dog\t\n',

@@ -1,4 +1,4 @@
-"""Rows from a stream: how lines become examples, and a model that answers them as they come."""
+"""Predictions from a stream: lines become examples, and each is answered when it arrives."""
 
 import io
 import json
@@ -15,7 +15,7 @@ from bert_jax import cli
 from bert_jax.errors import StorageError
 from bert_jax.inference import predictor
 
-# Of each family a run, and rows as an object a line.
+# For each family: a run, and rows as one JSON object per line.
 QUESTION = {"max_query_length": 4, "doc_stride": 4, "v2": True}
 FAMILIES = {
     "classification": (
@@ -47,7 +47,7 @@ FAMILIES = {
 
 @pytest.fixture(scope="module")
 def run_of(tmp_path_factory, vocabulary):
-    """run_of(task): its directory, made once."""
+    """run_of(task) returns the directory of a run, which is made once."""
     made = {}
 
     def run(task):
@@ -60,7 +60,7 @@ def run_of(tmp_path_factory, vocabulary):
 
 @pytest.fixture
 def predict(monkeypatch, capsys, tmp_path):
-    """predict(text, *flags): the code, the objects on standard output and what was said beside them."""
+    """predict(text, *flags) returns the exit code, the objects on standard output, and standard error."""
 
     def call(text, *flags):
         (tmp_path / "stdin").write_text(text)
@@ -135,7 +135,7 @@ def test_a_bad_line_is_answered_in_its_place(run_of, predict):
 @pytest.mark.long
 def test_answers_come_before_the_stream_ends_and_nothing_is_compiled_for_them(run_of):
     model = predictor.Predictor(str(run_of("classification")))
-    assert model.warm_up() == 2  # a row a device, and a batch
+    assert model.warm_up() == 2  # one row per device, and a full batch
     reader = model.task.line_reader()
     (source, ours), (theirs, out) = os.pipe(), os.pipe()
     compiled = []

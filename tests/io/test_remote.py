@@ -1,5 +1,5 @@
-"""Every command with URLs for all its paths, on an emulator of Google Cloud Storage; nothing is left in the
-current directory, where a path that is no URL to one part of the code would make a folder named `gs:`."""
+"""Every command with URLs for all paths, on an emulator of Google Cloud Storage. The current directory stays
+empty; code that mistakes a URL for a local path would create a folder named `gs:` there."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def rows(count, seed):
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
-    """An empty directory to call the commands from, and caches of its own."""
+    """An empty current directory for the commands, with separate caches."""
     directory, patch = tmp_path_factory.mktemp("here"), pytest.MonkeyPatch()
     patch.chdir(directory)
     patch.setenv("BERT_JAX_RECORD_CACHE", str(tmp_path_factory.mktemp("records")))
@@ -55,7 +55,7 @@ def write(url, text):
 
 @pytest.fixture
 def run(here, capsys):
-    """Runs a command that succeeds; returns its output. Nothing may appear in the current directory."""
+    """Runs a command and returns its output. Asserts success and an empty current directory."""
 
     def call(*arguments):
         code = cli.main(list(map(str, arguments)))
@@ -69,7 +69,7 @@ def run(here, capsys):
 
 @pytest.fixture(scope="module")
 def commands(bucket):
-    """Runs each command once, for those that come after it."""
+    """Runs each command once; later commands use its output."""
     done = set()
 
     def after(name, *arguments):
@@ -157,7 +157,7 @@ def test_a_new_machine_has_the_programs_that_another_compiled(bucket, records, t
         assert code == 0, output
         programs.append(files.names(f"{bucket}/runs/xla_cache"))
     assert any(name.startswith("jit_train_step") for name in programs[0])
-    assert programs[0] == programs[1]  # a program with another key would have been added
+    assert programs[0] == programs[1]  # a different key would have added a program
 
 
 def test_finetuning_evaluation_and_prediction(bucket, finetuned, run):

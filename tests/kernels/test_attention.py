@@ -17,7 +17,7 @@ def inputs(batch=2, length=128, heads=2, dim=64, seed=0):
 
 
 def by_hand(query, key, value, ids, causal, window=10_000):
-    """One sequence, one head, one token at a time, in float64."""
+    """Computes attention in float64, one sequence, head and token at a time."""
     query, key, value, ids = (np.asarray(x, np.float64) for x in (query, key, value, ids))
     out = np.zeros_like(query)
     for b, q, n in np.ndindex(query.shape[:3]):
@@ -40,7 +40,7 @@ def test_xla_against_a_loop_over_tokens(causal):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window, length", [(4, 24), (5, 24), (1, 5), (7, 22), (9, 24)])
 def test_local_attention_against_a_loop_over_tokens(causal, window, length):
-    """With rows of one block and of several, whole ones or not."""
+    """Local attention is right for rows of one or several blocks, with or without a partial block."""
     args = inputs(length=24, dim=8)
     query, key, value = (x[:, :length] for x in args[:3])
     ids = jnp.asarray([([1] * 10 + [2] * 8 + [0] * 6)[:length], [1] * length])
@@ -50,7 +50,7 @@ def test_local_attention_against_a_loop_over_tokens(causal, window, length):
 
 @pytest.mark.parametrize("window, slopes", [(0, None), (9, None), (0, np.array([0.5, 0.0625], np.float32))])
 def test_attention_without_dropout_is_that_of_the_probabilities(window, slopes):
-    """Values and gradients; on a CPU float32 without dropout has a form of its own."""
+    """Values and gradients agree; on a CPU, float32 without dropout has a separate implementation."""
     query, key, value, _ = inputs(length=24, dim=8)
     ids = jnp.asarray([[1] * 10 + [2] * 8 + [0] * 6, [1] * 24])
 
@@ -125,7 +125,7 @@ def test_dropout_is_applied_to_the_probabilities():
     out = module.attention(
         query, key, value, ids[:, :64], implementation="xla", dropout_rate=0.5, dropout_key=jax.random.key(0)
     )
-    # Rows of probabilities that summed to 1 now sum to 2 x the share kept: all of a head's outputs alike,
-    # their mean 1.
+    # Rows of probabilities that summed to 1 now sum to 2 x the fraction kept: a head's outputs are all equal,
+    # with mean 1.
     assert float(jnp.ptp(out, axis=-1).max()) < 1e-5
     assert 0.8 < float(out.mean()) < 1.2 and float(out.std()) > 0.05

@@ -1,4 +1,4 @@
-"""Disentangled attention beside gathers of the same table, and its TPU kernel beside the XLA form."""
+"""Disentangled attention compared with gathers from the same table, and its TPU kernel with the XLA form."""
 
 import functools
 
@@ -12,7 +12,7 @@ from bert_jax.parallel import sharding
 
 
 def inputs(batch, length, heads, size):
-    """Queries, keys, values, both tables, and ids of two sequences and padding."""
+    """Returns queries, keys and values, both tables, and ids of two sequences and padding."""
     rng = np.random.default_rng(length + heads)
     arrays = [jnp.float32(rng.normal(size=(batch, length, heads, size))) for _ in range(3)]
     tables = [jnp.float32(rng.normal(size=(2 * length - 1, heads, size))) for _ in range(2)]
@@ -22,7 +22,7 @@ def inputs(batch, length, heads, size):
 
 
 def by_gathers(query, key, value, keys_table, queries_table, ids):
-    """The formula of section 3.1: a row of a table for each pair of tokens."""
+    """The formula of section 3.1, with a table row for each pair of tokens."""
     length, size = query.shape[1], query.shape[-1]
     distance = np.subtract.outer(np.arange(length), np.arange(length))
     logits = jnp.einsum("bind,bjnd->bnij", query, key)
@@ -33,7 +33,7 @@ def by_gathers(query, key, value, keys_table, queries_table, ids):
 
 
 def differentiated(form, arrays, tables, ids):
-    """The result at real tokens and the gradients of all inputs."""
+    """Returns the result at real tokens and the gradients of all inputs."""
     real = (ids > 0)[..., None, None]
 
     def loss(*inputs):

@@ -15,7 +15,7 @@ def test_rate_and_independence(rate):
     assert abs(1 - mask.mean() - rate) < 5 * error
     centered = (mask - mask.mean()) / mask.std()
     for axis in range(3):  # neighbors in each direction, and rows against rows, are uncorrelated
-        for lag in (1, 2, 15, 128, 256):  # 128 places apart, a word is derived from the other
+        for lag in (1, 2, 15, 128, 256):  # at a distance of 128, one word is derived from the other
             if lag >= shape[axis]:
                 continue
             products = centered.take(range(lag, shape[axis]), axis) * centered.take(
@@ -26,7 +26,7 @@ def test_rate_and_independence(rate):
 
 
 def mixed(x, between=0):
-    """The hash of a number, in whole numbers of any size."""
+    """Computes the hash of a number in integers of any size."""
     x = ((x ^ x >> 16) * 0x21F0AAAD) % 2**32
     x = ((x ^ x >> 15) + between) % 2**32 * 0x735A2D97 % 2**32
     return x ^ x >> 15
@@ -77,12 +77,12 @@ def test_rows_of_a_part_draw_what_they_draw_in_the_whole_batch():
         found, pull = jax.vjp(lambda x: dropout(x, key, 0.3), whole[ids])
         assert np.array_equal(kernel_seeds(key, 3), seeds)
     assert np.array_equal(found, expected)
-    assert np.array_equal(pull(jnp.ones_like(found))[0], expected)  # outside of the context, as JAX does
+    assert np.array_equal(pull(jnp.ones_like(found))[0], expected)  # outside the context, as JAX calls it
     assert np.array_equal(dropout(whole, key, 0.3)[ids], expected)
 
 
 def test_lines_are_numbered_in_the_order_of_memory():
-    """As in the kernels of attention, whose lines are those of heads and queries."""
+    """Dropout lines follow memory order, as in the attention kernels, whose lines are (head, query) pairs."""
     key = jax.random.key(2)
     mask = keep_mask(key, (3, 2, 5, 64), 0.3)
     assert np.array_equal(np.reshape(mask, (3, 10, 64)), keep_mask(key, (3, 10, 64), 0.3))

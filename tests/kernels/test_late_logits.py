@@ -1,4 +1,4 @@
-"""Losses of logits that are computed in chunks of rows are those of all logits at once."""
+"""Losses of logits that are computed in chunks of rows equal the losses of all logits at once."""
 
 import functools
 
@@ -20,7 +20,7 @@ VOCAB, HIDDEN = 50, 8
 
 @functools.partial(jax.jit, static_argnames=("rows", "positions", "dtype"))
 def example(rows, positions, seed=0, dtype=jnp.float32):
-    """States, a table, a bias, labels and weights, of which a third is 0."""
+    """Returns states, a table, a bias, labels and weights, a third of which are 0."""
     keys = jax.random.split(jax.random.key(seed), 5)
     x = jax.random.normal(keys[0], (rows, positions, HIDDEN), dtype)
     table, bias = jax.random.normal(keys[1], (VOCAB, HIDDEN)), jax.random.normal(keys[2], (VOCAB,))
@@ -30,7 +30,7 @@ def example(rows, positions, seed=0, dtype=jnp.float32):
 
 
 def whole(x, table, bias, labels, weights):
-    """Returns (3 x loss, accuracy) as sums, with a factor that the gradient has to have."""
+    """Returns (3 x loss, accuracy) as sums; the gradient must include the factor 3."""
     (loss, _), (hits, _) = losses.of_tokens(tied_table.logits(x, table, bias), labels, weights)
     return 3 * loss, hits
 
@@ -49,7 +49,7 @@ def gradients(function, arguments, which=(0, 1, 2)):
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 99))
 def test_losses_accuracies_and_gradients_are_those_of_all_logits(rows, positions, seed):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tied_table, "_ROWS", 8)  # one to ten chunks; the last one is filled up
+        patch.setattr(tied_table, "_ROWS", 8)  # one to ten chunks; the last one is padded
         arguments = example(rows, positions, seed)
         expected = gradients(whole, arguments)
         jax.tree.map(

@@ -1,4 +1,4 @@
-"""The platform that a model is traced for is that of the mesh, not of this machine."""
+"""A model is traced for the platform of the mesh, not of this machine."""
 
 import flax.linen as nn
 import jax
@@ -33,7 +33,7 @@ def test_processors_with_units_for_bfloat16(tmp_path, monkeypatch, units, flags,
 
 
 def test_several_processes_have_one_dtype(monkeypatch):
-    """Their processors may differ."""
+    """The dtype does not depend on the processor, because the processors of processes may differ."""
     monkeypatch.setattr(platform, "multiplies_bfloat16", lambda: True)
     assert target() == Target("cpu", "bfloat16")
     monkeypatch.setattr(jax, "process_count", lambda: 2)

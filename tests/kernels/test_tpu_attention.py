@@ -31,13 +31,13 @@ def inputs(batch, length, heads, head_size):
 
 
 def compiled(query, key, value, ids, **options):
-    """`attention.attention` as one program."""
+    """Runs `attention.attention` as one program."""
     return jax.jit(functools.partial(attention.attention, **options))(query, key, value, ids)
 
 
 @functools.partial(jax.jit, static_argnums=1)
 def angles_of(ids, head_size):
-    """Angles of every plane of a head, which differ between rows."""
+    """Returns the rotary angles of every plane of a head; they differ between rows."""
     places = jnp.arange(ids.shape[1]) + 100 * jnp.arange(ids.shape[0])[:, None]
     turned = places[:, :, None, None] * 100.0 ** -jnp.linspace(0, 1, head_size // 2)
     return jnp.cos(turned), jnp.sin(turned)
@@ -87,7 +87,7 @@ def test_logits_fall_with_the_distance(batch, length, heads, head_size, causal, 
 
 
 def with_gradients(function, given, weights):
-    """The result of a function, and the gradients of its sum with weights, as one program."""
+    """Returns the result of a function and the gradients of its weighted sum, from one program."""
 
     @jax.jit
     def run(given, weights):
@@ -121,17 +121,16 @@ def compare_with_the_plain_formula(given, weights, ids, causal, window, rate, an
         return jnp.einsum("bnqk,bknd->bqnd", dropout(weights, jax.random.key(5), rate), value)
 
     found, mine = with_gradients(fused, given, weights)
-    with jax.enable_x64(True):  # so that the differences are those of the kernel alone
+    with jax.enable_x64(True):  # so that only the kernel contributes to the differences
         exact = functools.partial(jax.tree.map, lambda x: jnp.asarray(np.asarray(x), jnp.float64))
         angles, slopes = exact((angles, slopes))
         expected, theirs = with_gradients(plain, exact(given), exact(weights))
-    # Turned queries and keys, and logits less distances, are rounded once more, and sums over longer rows are
-    # less exact.
+    # Rotary embeddings and ALiBi's subtraction round once more, and sums over longer rows are less exact.
     atol = 6e-6 if is_rounded or length > 512 else 3e-6
     np.testing.assert_allclose(found, expected, atol=atol, rtol=3e-6)
     for number in range(3):
         np.testing.assert_allclose(mine[number], theirs[number], atol=1e-5 if length <= 1024 else 2e-5)
-        # Sums over all tokens; those of the key's cancel to 0.
+        # Sums over all tokens; the sums of the key's bias cancel to 0.
         np.testing.assert_allclose(mine[3][number], theirs[3][number], atol=1e-4, rtol=1e-5)
 
 
@@ -175,5 +174,5 @@ def test_a_block_of_queries_has_the_keys_in_its_reach(blocks, data):
     assert parts.reach >= window and parts.span <= parts.extended
     if parts.count > 1:
         assert parts.size % parts.halo == 0 and parts.reach <= parts.halo
-        # Two halos do not overlap: a token is in the halo of one neighbor at most.
+        # Halos do not overlap: a token is in the halo of at most one neighbor.
         assert 2 * parts.halo <= parts.size

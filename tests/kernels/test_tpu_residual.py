@@ -1,4 +1,4 @@
-"""The kernel of the norm at the end of a sublayer, interpreted, beside the plain formula."""
+"""The kernel of the norm at the end of a sublayer, interpreted, compared with the plain formula."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""The scripts under launch/: what they run, which exit codes start it again, and what a manifest says."""
+"""The scripts in launch/: the commands they run, exit codes that restart them, and manifests."""
 
 import fnmatch
 import os
@@ -18,7 +18,7 @@ SCRIPTS = sorted(path for path in LAUNCH.iterdir() if path.suffix in (".sh", ".s
 RESTART, TPU_VM = LAUNCH / "restart.sh", LAUNCH / "tpu_vm.sh"
 
 
-# Words that a shell would take apart if they were not quoted.
+# Words that a shell would split or expand if they were not quoted.
 NASTY = [
     "it's",
     'a "quote"',
@@ -63,11 +63,11 @@ esac
 
 
 class StandIns:
-    """A PATH of stand-ins.
+    """A PATH with stand-ins for commands.
 
     Args:
         path: an empty directory.
-        names: of the commands.
+        names: names of the commands.
         answers: see `answers`.
     """
 
@@ -87,7 +87,7 @@ class StandIns:
         self.answers(**answers)
 
     def answers(self, **answers):
-        """What is answered to a kind of question: node="READY PREEMPTED" a word a time, the last for ever."""
+        """Sets the answers to queries: node="READY PREEMPTED" gives a word per query, repeating the last."""
         for name, words in answers.items():
             lines = words.split()
             (self.path / name).write_text("".join(f"{line}\n" for line in lines))
@@ -107,7 +107,7 @@ class StandIns:
         return done
 
     def calls(self):
-        """The calls since this was last asked, each a list of words."""
+        """Returns the calls since the last use of this method, each as a list of words."""
         file = self.path / "calls"
         if not file.exists():
             return []
@@ -136,7 +136,7 @@ def test_the_image_is_made_of_what_is_there():
             assert any(fnmatch.fnmatch(name.split("/")[0], pattern) for pattern in kept), name
 
 
-# Counts its attempts in a file, and exits with the code in place of the attempt's number.
+# Counts its attempts in a file; attempt number N exits with the N-th code.
 ATTEMPT = 'n=$(cat attempts 2>/dev/null || echo 1); echo $((n + 1)) >attempts; exit "${!n:-0}"'
 
 
@@ -162,7 +162,7 @@ def test_which_exit_codes_start_it_again(tmp_path, codes, expected, count):
 
 
 def heed_sigint():
-    """A shell cannot trap what it was started to ignore, as tests that run in the background are."""
+    """Resets SIGINT: a shell cannot trap a signal ignored at its start, as in tests run in the background."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -186,13 +186,13 @@ def test_the_jobset():
     codes = [
         rule["onExitCodes"]["values"] for rule in job["podFailurePolicy"]["rules"] if "onExitCodes" in rule
     ]
-    assert codes == [[3], [2]]  # stopped on purpose, a mistake: the rules 0 and 2, and 0 and 1 start it again
+    assert codes == [[3], [2]]  # rule 0: a deliberate stop, rule 2: a user error; 0 and 1 restart it
 
 
 @pytest.mark.parametrize("code, restarts, again", [(0, 0, 0), (3, 99, 1), (2, 0, 0), (1, 0, 1), (1, 20, 0)])
 def test_a_slurm_job(tmp_path, code, restarts, again):
     cluster = StandIns(tmp_path / "stand-ins", ["scontrol"])
-    srun = cluster.path / "bin" / "srun"  # runs the command as the second of the processes
+    srun = cluster.path / "bin" / "srun"  # runs the command as the second process
     srun.write_text('#!/usr/bin/env bash\nwhile [[ "$1" == --* ]]; do shift; done\nSLURM_PROCID=1 "$@"\n')
     srun.chmod(0o755)
     cluster.answers(hosts="gpu007 gpu008")
@@ -216,7 +216,7 @@ def cloud(tmp_path):
 
 
 def steps(calls):
-    """The calls in a word each."""
+    """Returns one word for each call."""
     words = {"restart.sh": "start", "uv pip": "install", "kill -TERM": "stop", "echo none": "status"}
     return [next((name for word, name in words.items() if word in call[-1]), call[4]) for call in calls]
 
@@ -231,7 +231,7 @@ def test_create_a_tpu_vm(cloud):
          "--scopes=https://www.googleapis.com/auth/cloud-platform", "--spot", "--network=n", "--tags=t"],
         [*VM, "describe", *where, "--format=value(state)"],
     ]  # fmt: skip
-    # Without an answer nothing is made or deleted.
+    # Without an answer nothing is created or deleted.
     (cloud.path / "bin" / "gcloud").write_text("#!/bin/sh\necho DENIED >&2; exit 1\n")
     assert "no answer from gcloud: DENIED" in cloud.run(TPU_VM, "create", *NAME, check=1).stderr
 

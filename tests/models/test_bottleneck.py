@@ -1,4 +1,4 @@
-"""Bottleneck adapters: where they are in a layer, what they compute, and that they start as the identity."""
+"""Bottleneck adapters: their place in a layer, their formula, and their start as the identity."""
 
 import functools
 
@@ -30,7 +30,7 @@ def outputs(config, params):
 @pytest.mark.parametrize("half", ["attention", "output"])
 @pytest.mark.parametrize("placement", ["post", "pre"])
 def test_an_adapter_is_before_the_sum_with_the_input_of_its_half(half, placement):
-    """With weights of 0, its bias acts as that of the half's last product."""
+    """With zero weights, the adapter's bias acts like the bias of the sublayer's output projection."""
     plain = tiny_config(norm_placement=placement)
     config = plain.replace(**{f"{half}_adapter": 3})
     boxed = jax.jit(Encoder(config).init)(jax.random.key(0), *INPUTS)["params"]

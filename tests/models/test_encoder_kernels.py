@@ -17,7 +17,7 @@ MODERN = dict(
 
 @functools.cache
 def gradient_without_kernels(is_modern):
-    """The gradient as a function of parameters and kernels, the parameters, and its value without kernels."""
+    """Returns the gradient as a function of (parameters, kernels), the parameters, and the plain gradient."""
     config = EncoderConfig(
         vocab_size=50, hidden_size=256, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
         max_position_embeddings=128, attention_probs_dropout_prob=0.2, **(MODERN if is_modern else {}),
@@ -48,7 +48,7 @@ def test_with_the_kernels_of_tpus_a_model_has_the_same_gradients_on_a_mesh(is_mo
     mesh = sharding.make_mesh(data=2, fsdp=2, tensor=2)
     with sharding.on_mesh(mesh):
         found = jax.jit(gradient, static_argnums=1)(params, "pallas")
-    # The gradient of a key's bias is 0 but for rounding: only one bound for all of them has a meaning.
+    # The gradient of the key's bias is 0 except for rounding, so one absolute bound holds for all parameters.
     largest = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(expected))
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5 * largest), found, expected

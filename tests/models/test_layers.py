@@ -13,7 +13,7 @@ from bert_jax.models import layers
 
 @pytest.fixture(params=["cpu", "gpu", "tpu"])
 def platform(request, monkeypatch):
-    """Has the layers compute as they do there, on the machine at hand."""
+    """Makes the layers use the implementation for a platform, on this machine."""
     monkeypatch.setattr(platform_module, "target_platform", lambda: request.param)
 
 
@@ -22,7 +22,7 @@ def normal(*shape, seed=0):
 
 
 def in_float64(name, x):
-    """The value and the slope of an activation x gate(x)."""
+    """Returns the value and the derivative of an activation x * gate(x)."""
     if name == "gelu":
         gate = 0.5 * np.array([math.erfc(-each / math.sqrt(2)) for each in x])
         return x * gate, gate + x * np.exp(-0.5 * x**2) / math.sqrt(2 * math.pi)
@@ -42,7 +42,7 @@ def test_activations_keep_their_values_below_0(name, dtype, rtol, atol):
     (slope,) = pull(jnp.ones_like(x))
     for found, expected in zip((value, slope), in_float64(name, np.asarray(x, np.float64)), strict=True):
         assert found.dtype == dtype
-        # Two roundings; and those of float32, in which 1 + erf(x) has an error of 1e-7.
+        # Two roundings, and the float32 errors, such as 1e-7 for 1 + erf(x).
         np.testing.assert_allclose(np.asarray(found, np.float64), expected, rtol=rtol, atol=atol)
 
 

@@ -1,4 +1,4 @@
-"""Encoders of the whole family, from parts: beside NumPy, with gradients, scanned or not, and lowered."""
+"""Encoders of all families: compared with NumPy, with gradients, scanned and unrolled, and lowered."""
 
 import functools
 
@@ -78,7 +78,7 @@ def make(name, **changes):
 
 
 def inputs():
-    """Two rows: two packed sequences, the second with types; and one with padding."""
+    """Returns two rows: one with two packed sequences, the second with types, and one with padding."""
     rng = np.random.default_rng(0)
     ids = rng.integers(0, 30, (2, 12)).astype(np.int32)
     types = np.int32([[0] * 5 + [0] * 3 + [1] * 4, [0] * 6 + [1] * 4 + [0] * 2])
@@ -89,7 +89,7 @@ def inputs():
 
 @functools.cache
 def model(name):
-    """The configuration, and parameters so large that every one shows in the states."""
+    """Returns the configuration and parameters large enough that each one affects the hidden states."""
     made, rng = make(name), np.random.default_rng(1)
     shapes = parameters.parameter_shapes(parameters.abstract(Encoder(made)))
     means = {name: float(name.endswith("scale")) for name in shapes}
@@ -126,7 +126,7 @@ def test_the_mask_decoder_applies_the_last_layer_to_absolute_positions():
     "initializer, cut, of_last", [("truncated_normal", 0.8796, 1), ("normal", 1, 1), ("megatron", 0.8796, 2)]
 )
 def test_the_spread_of_initial_weights(initializer, cut, of_last):
-    """Megatron-LM divides that of the last product of each half by the root of twice the layers."""
+    """Megatron-LM divides the deviation of each output projection by the root of twice the layers."""
     made = make("distilbert", initializer=initializer, num_hidden_layers=2, hidden_size=64, vocab_size=99)
     ids = np.zeros((1, 4), np.int32)
     params = unbox(jax.jit(Encoder(made).init)(jax.random.key(0), *[ids] * 4)["params"])
@@ -142,7 +142,7 @@ def loss(made, params, key):
     return jnp.sum(jnp.sin(states.astype(jnp.float32)) * (inputs()[3] > 0)[..., None])
 
 
-# To compile ALBERT's unrolled layers takes a minute.
+# Compiling ALBERT's unrolled layers takes a minute.
 @pytest.mark.long
 @pytest.mark.parametrize("name", [pytest.param("albert", marks=pytest.mark.slow), "modernbert"])
 def test_gradients_reach_every_parameter_and_do_not_depend_on_the_execution(name):
@@ -153,7 +153,7 @@ def test_gradients_reach_every_parameter_and_do_not_depend_on_the_execution(name
     for path, gradient in named:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         assert np.all(np.isfinite(gradient)), name
-        # A bias of all keys moves every logit of a query alike.
+        # A bias of all keys shifts every logit of a query equally.
         assert np.any(np.abs(gradient) > 1e-6) or name.endswith("/key/bias"), name
     for other in (made.replace(scan_unroll=0, remat="full"), made.replace(remat="dots")):
         again = jax.jit(jax.grad(functools.partial(loss, other)))(params, key)
@@ -190,7 +190,7 @@ def test_layers_are_read_from_the_names_of_axes():
 @pytest.mark.long
 @family
 def test_a_sequence_has_the_same_states_in_a_packed_row_as_alone(name):
-    """Positions and windows are those of the sequence, also where a row is computed in blocks."""
+    """Positions and windows count from the start of the sequence, also if a row is computed in blocks."""
     made, params = model(name)
     encoder = Encoder(made.replace(dtype="float32"))
     packed = inputs()

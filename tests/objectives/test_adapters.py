@@ -1,4 +1,4 @@
-"""Which parameters an adapter trains, the names of the parts of stacked ones, and what `join` returns."""
+"""Adapters: the trained parameters, the names of parts of stacked parameters, and the result of `join`."""
 
 import re
 
@@ -60,7 +60,7 @@ def test_what_is_split_is_joined_again(pattern):
 
 
 class Taught(Objective):
-    """Has frozen parameters of its own."""
+    """An objective with frozen parameters."""
 
     def init(self, key):
         return {name: nn.Partitioned(jnp.ones(3), names=(None,)) for name in ("a", "b")}
@@ -79,7 +79,7 @@ def test_adapters_of_adapters_and_of_objectives_with_frozen_parameters():
     names = {"params/b", "objective/params/a", "objective/objective/teacher"}
     assert set(flatten(unbox(outer.frozen()))) == names
     params, frozen = outer.split(unbox(outer.init_model(None)))
-    assert set(flatten(frozen)) == {"params/b", "objective/params/a"}  # the teacher has values of its own
+    assert set(flatten(frozen)) == {"params/b", "objective/params/a"}  # the teacher has separate values
     state = init_state(outer, optax.identity(), make_mesh(), 0)
     assert set(flatten(state.frozen)) == names and float(state.frozen["params"]["b"][0]) == 1
     frozen["objective"]["objective"] = unbox(Taught().frozen())

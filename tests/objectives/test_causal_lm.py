@@ -1,4 +1,4 @@
-"""Left-to-right language modeling: its labels, its loss against NumPy, and that it learns."""
+"""Causal language modeling: its labels, its loss compared with NumPy, and a run that learns."""
 
 import functools
 
@@ -41,7 +41,7 @@ def logits_of(params, prepared):
 
 
 def test_labels_of_a_row_by_hand():
-    """A [SEP] within a sequence is a token like others, the end of a sequence has no label."""
+    """A [SEP] within a sequence is an ordinary token, and the end of a sequence has no label."""
     batch = {
         "input_ids": np.array([[2, 7, 3, 8, 3, 2, 9, 3, 0, 0]], np.int32),
         "lengths": np.array([8]),
@@ -67,7 +67,7 @@ def test_masked_records_get_their_tokens_back(tmp_path):
 
 @pytest.mark.long
 def test_loss_and_accuracy_of_packed_rows_in_numpy():
-    """From the logits of each sequence in a row of its own."""
+    """The loss of packed rows equals NumPy's, from the logits of each sequence in a separate row."""
     objective, params = drawn()
     batch = packed_batch(rows=4)
     losses, metrics = jax.jit(objective.loss)(params, prepared := prepare(objective, batch), None)
@@ -104,7 +104,7 @@ def test_no_prediction_depends_on_what_it_predicts():
 @pytest.mark.long
 @pytest.mark.parametrize("marked", [True, False])
 def test_marked_batches_are_left_to_right_and_others_are_masked_lm(marked):
-    """The head of the next sentence has no gradient from left to right."""
+    """The next-sentence head has no gradient in causal steps."""
     objective, batch = CausalThenMasked(tiny_task()), packed_batch(rows=8)
     params = draw_parameters(objective)
     other = CausalLM(tiny_config(causal=True)) if marked else objective.masked

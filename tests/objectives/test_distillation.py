@@ -1,4 +1,4 @@
-"""A student and its teacher: each loss is that of its source, and the teacher is read and never trained."""
+"""Distillation: each loss equals its source's, and the teacher is used but never trained."""
 
 import dataclasses
 import functools
@@ -52,11 +52,11 @@ def distilled(factors, student="student", dtype="float32", **options):
 
 
 def batch(padding=True):
-    """The golden's rows as `MaskedLM.prepare` gives them."""
+    """Returns the rows of the golden in the format of `MaskedLM.prepare`."""
     arrays = golden()
     ids, mask, labels = (arrays[name] for name in ("ids", "mask", "labels"))
     mask = mask if padding else np.ones_like(mask)
-    positions = np.argsort(labels < 0, axis=1, kind="stable")[:, :6]  # the masked ones first
+    positions = np.argsort(labels < 0, axis=1, kind="stable")[:, :6]  # masked positions first
     chosen = np.take_along_axis(labels, positions, axis=1)
     found = {
         "input_ids": ids * mask,
@@ -110,7 +110,7 @@ def test_states_are_compared_as_in_the_source():
     expected = {name: float(golden()[f"loss/{theirs}"]) for name, theirs in names.items()}
     assert {name: float(x) for name, x in means.items()} == pytest.approx(expected, rel=1e-5)
     assert set(gradient) == {"encoder"} and float(optax.tree.norm(gradient)) > 0.01
-    # The golden is of the third layer of the teacher, here the last one.
+    # The golden uses the teacher's third layer, which is the last one here.
     found, full = distilled({"values": 1.0}), nest(model("teacher").params)
     teacher = found.teacher.config.replace(num_hidden_layers=3)
     found = dataclasses.replace(found, teacher=dataclasses.replace(found.teacher, config=teacher))
@@ -165,7 +165,7 @@ def test_the_divergence_and_its_gradient():
 
 
 def test_windows_and_answers_are_compared_as_in_their_own_losses():
-    """Windows weigh as in the loss of the task, by the number of texts; start and end count half each."""
+    """Windows are weighted as in the task's loss, by the number of texts; start and end count half each."""
     config = model("student").config
     rng = np.random.default_rng(0)
     mine, theirs = rng.normal(size=(2, 3, 5, 2)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What is chosen, how many, and what replaces it: each against its definition."""
+"""Selection, rate and replacement of masked tokens agree with their definitions."""
 
 import itertools
 import types
@@ -31,7 +31,7 @@ def mask(ids, options, lengths=None, vocabulary=VOCABULARY, seed=1):
 
 
 def chosen(masked):
-    """The chosen positions of each row."""
+    """Returns the chosen positions of each row."""
     return [
         tuple(positions[weights > 0].tolist())
         for positions, weights in zip(masked.positions, masked.weights, strict=True)
@@ -39,7 +39,7 @@ def chosen(masked):
 
 
 def words_of(ids):
-    """The tokens of each word of a row, and the number of its passage."""
+    """Returns the token positions of each word of a row, and the number of its passage."""
     words, passage = [], 0
     for place, token in enumerate(ids):
         if token in SPECIAL:
@@ -52,7 +52,7 @@ def words_of(ids):
 
 
 def chi_square(counts, shares):
-    """The probability of counts that are at least this far from their expectations."""
+    """Returns the p-value of counts: the probability of at least this distance from the expectation."""
     assert len(counts) == len(shares)
     return stats.chisquare(counts, np.asarray(shares) * sum(counts)).pvalue
 
@@ -67,7 +67,7 @@ def test_every_set_of_tokens_is_equally_likely():
 
 def test_smoothed_choice_is_that_of_successive_draws():
     counts = np.zeros(VOCAB)
-    counts[[7, 8, 10, 11]] = 1000, 100, 10, 0  # a token that was not counted is as one that occurs once
+    counts[[7, 8, 10, 11]] = 1000, 100, 10, 0  # a token without a count is treated as if it occurs once
     weights = np.array([1000.0, 100, 10, 1]) ** -0.7
     vocabulary = Vocabulary(VOCAB, MASK, SPECIAL, CONTINUATION, (1, MASK), counts)
     ids = [2, 7, 8, 10, 11, 3]
@@ -83,7 +83,7 @@ def test_smoothed_choice_is_that_of_successive_draws():
 
 
 def choose_ngrams(ids, uniforms, scores, wanted):
-    """The choice of google-research/albert, word by word, with the order and the uniform numbers given."""
+    """Selects n-grams like google-research/albert, word by word, with given order and uniform numbers."""
     words = words_of(ids)
     heads = {word[0]: number for number, (word, _) in enumerate(words)}
     taken = []
@@ -139,11 +139,11 @@ def test_shares_of_replacements(strategy, shares):
     used = masked.weights > 0
     now = np.take_along_axis(masked.input_ids, masked.positions, 1)[used]
     before = masked.labels[used]
-    # A random token is [MASK], or the same, once in VOCAB times each.
+    # A random token is [MASK] or the original token with probability 1 / VOCAB each.
     random = shares[1] / VOCAB
     expected = (shares[0] + random, shares[1] - 2 * random, shares[2] + random)
     found = (now == MASK).mean(), ((now != MASK) & (now != before)).mean(), (now == before).mean()
-    # A span draws once for all its tokens, whose number is at most 10 words of 1.5 tokens on average.
+    # A span samples one replacement type for all its tokens: at most 10 words of 1.5 tokens on average.
     draws = len(now) / (8 if strategy == "span" else 1)
     for share, wanted in zip(found, expected, strict=True):
         assert abs(share - wanted) <= 4 * np.sqrt(wanted * (1 - wanted) / draws), (found, expected)
@@ -163,15 +163,15 @@ def test_random_tokens_without_special_ones():
     "which, never", [("layout", {0, 2, 3}), ("special", {0, 1, 2, 3, MASK}), ("none", set())]
 )
 def test_tokens_that_are_never_chosen(which, never):
-    ids = np.tile([2, 1, MASK, 7, 3, 8, 0, 3], (200, 1))  # a padding token within the row is a special one
+    ids = np.tile([2, 1, MASK, 7, 3, 8, 0, 3], (200, 1))  # a padding token within the row is a special token
     options = MaskingOptions(prob=0.9, never_chosen=which)
     found = set(ids[0][list(set(sum(chosen(mask(ids, options)), ())))])
     assert found == set(ids[0]) - never
 
 
 def test_words_end_at_special_tokens_that_may_be_chosen():
-    """In byte-level BPE, the first piece of a text continues a word."""
-    ids = np.tile([2, 9, 12, 7, 3, 3, 12, 8, 3], (2000, 1))  # 9 and 12 are continuation pieces
+    """Words end at special tokens, although in byte-level BPE the first token of a text continues a word."""
+    ids = np.tile([2, 9, 12, 7, 3, 3, 12, 8, 3], (2000, 1))  # 9 and 12 are continuation tokens
     options = MaskingOptions(prob=0.4, strategy="whole_word", never_chosen="none")
     words = [{0}, {1, 2}, {3}, {4}, {5}, {6}, {7}, {8}]
     found = [set(each) for each in set(chosen(mask(ids, options)))]
@@ -225,7 +225,7 @@ def test_counts_of_google_and_electra():
 
 @pytest.mark.long
 def test_counts_of_fairseq():
-    """floor(0.15 x 30 + U) is 4 and 5 with equal shares; 0.15 x 40 = 6 is always 6."""
+    """floor(0.15 x 30 + U) is 4 or 5 with equal probability; 0.125 x 40 = 5 is always 5."""
     counts = mask(np.full((20_000, 30), 7), MaskingOptions(count="fairseq")).weights.sum(axis=1)
     assert set(counts) == {4, 5} and chi_square(np.bincount(counts.astype(int))[4:], [0.5, 0.5]) > 1e-3
     counts = mask(np.full((2000, 40), 7), MaskingOptions(count="fairseq", prob=0.125)).weights.sum(axis=1)
@@ -233,7 +233,7 @@ def test_counts_of_fairseq():
 
 
 def test_counts_of_independent_choices():
-    """Special tokens are no candidates; the counts are binomial, and each subset of a size equally likely."""
+    """Special tokens are never chosen, counts are binomial, and subsets of equal size are equally likely."""
     ids = [2, *range(5, 13), 3]
     masked = mask([ids] * 20_000, MaskingOptions(count="bernoulli", prob=0.25, max_predictions=8))
     counts = np.bincount(masked.weights.sum(axis=1).astype(int), minlength=9)

@@ -1,4 +1,4 @@
-"""ELECTRA's objective: two networks in one program, whose samples depend on the row alone."""
+"""ELECTRA's objective: two networks in one program, with samples that depend only on the row."""
 
 import functools
 import types
@@ -53,12 +53,12 @@ def prepare_and_init(sharing="all"):
 
 
 def prepared_and_params(sharing="all"):
-    return jax.tree.map(lambda leaf: leaf, prepare_and_init(sharing))  # that a test may change
+    return jax.tree.map(lambda leaf: leaf, prepare_and_init(sharing))  # a copy, which a test may change
 
 
 @functools.cache
 def losses_and_gradients(sharing):
-    """A function of parameters that returns {loss: (its mean, its gradient by name)}."""
+    """Returns a function of parameters that computes {loss: (its mean, its gradient by name)}."""
     objective, (batch, _) = make(sharing=sharing), prepare_and_init(sharing)
 
     def loss(params, name):
@@ -93,7 +93,7 @@ def test_no_gradient_of_the_discriminator_reaches_the_generator(sharing):
 
 @pytest.mark.long
 def test_gradients_of_the_tables_are_finite_differences():
-    """The generator's table is moved for masked LM alone: its samples and the other table do not count."""
+    """The generator's table gets gradients only from masked LM, not from samples or the other table."""
     _, params = prepared_and_params("gdes")
     compute, rng = losses_and_gradients("gdes"), np.random.default_rng(0)
     flat = flatten(params)
@@ -114,7 +114,7 @@ def test_gradients_of_the_tables_are_finite_differences():
     "sharing, layers, fields", [("gdes", 1, {}), ("none", 1, {}), ("gdes", 3, {"position": "disentangled"})]
 )
 def test_the_generator_is_trained_as_by_masked_lm_alone(sharing, layers, fields):
-    """With Adam, decay and clipping, and generators of fewer or more layers than the discriminator."""
+    """The generator's steps equal masked LM's with Adam, decay and clipping, at any number of layers."""
     optimizer = PretrainOptimizerConfig(clip_norm=0.1, weight_decay=0.1, warmup_steps=0)
     mesh, ends = sharding.make_mesh(1, 1, 1, devices=jax.devices()[:1]), {}
     both = make(rate=0.0, layers=layers, fields=fields, sharing=sharing)
@@ -134,7 +134,7 @@ def test_the_generator_is_trained_as_by_masked_lm_alone(sharing, layers, fields)
         np.testing.assert_allclose(x, alone[name], rtol=1e-5, atol=1e-7, err_msg=name)
         assert np.any(x != moved[name]), name
     assert ("encoder/mask_positions" in together) == bool(fields)
-    scan = "stack_0" if fields else "stack"  # the mask decoder has a scan for itself
+    scan = "stack_0" if fields else "stack"  # the mask decoder has a separate scan
     assert together[f"encoder/layers/{scan}/layer/query/kernel"].shape[0] == (2 if fields else 1)
 
 
@@ -159,7 +159,7 @@ def test_parameters_of_a_model_are_split_and_joined():
 
 
 def test_the_first_token_of_each_sequence_is_added():
-    """The logits of a packed row are those of its sequences alone."""
+    """The logits of a packed row equal the logits of its sequences in separate rows."""
     objective = make(sharing="gdes", head=ReplacedTokensHead(adds_first=True), rate=0.0)
     params = {name: x for name, x in jax.jit(objective.init_model)(jax.random.key(0)).items()}
     params = sharding.unbox({name: x for name, x in params.items() if name != GENERATOR})
@@ -202,7 +202,7 @@ def test_samples_differ_by_step_and_row_and_not_by_place_in_the_batch():
 
 @pytest.mark.long
 def test_the_discriminator_learns_the_samples_and_a_right_guess_is_original():
-    """The losses and metrics of NumPy, from the logits of both networks."""
+    """Losses and metrics equal NumPy's, computed from the logits of both networks."""
     objective, given = make(rate=0.0), packed_batch(rows=ROWS)
     batch, params = prepared_and_params()
     np.testing.assert_array_equal(batch["original_ids"], given["input_ids"])
@@ -213,7 +213,7 @@ def test_the_discriminator_learns_the_samples_and_a_right_guess_is_original():
         at = np.asarray(batch["masked_positions"])[row][np.asarray(batch["masked_weights"])[row] > 0]
         chosen[row, at] = True
     assert not np.isin(given["input_ids"][chosen], SPECIAL).any()
-    # Every sample is 50, which is a right guess in half of the rows.
+    # Every sample is 50, which equals the original token in half of the rows.
     right = np.arange(ROWS)[:, None] % 2 == 0
     original = np.where(chosen & right, 50, given["input_ids"])
     batch["original_ids"], ids = jnp.asarray(original), np.where(chosen, 50, original)
@@ -243,7 +243,7 @@ def test_the_discriminator_learns_the_samples_and_a_right_guess_is_original():
 
 
 def test_the_networks_have_different_dropout(monkeypatch):
-    """Layers of the same names would draw the same masks from the same key."""
+    """The networks get different keys, because layers with equal names would sample equal masks."""
     (batch, params), keys = prepared_and_params(), []
 
     def model(outputs):

@@ -1,4 +1,4 @@
-"""The start of several processes: their places, and a rendezvous of threads; see also test_processes.py."""
+"""The start of several processes: their ranks, and a rendezvous of threads; see also test_processes.py."""
 
 import concurrent.futures
 import os
@@ -14,7 +14,7 @@ from bert_jax.parallel.distributed import ProcessInfo
 
 @pytest.fixture
 def slurm(monkeypatch):
-    """This process as one that srun started, by what JAX reads of it."""
+    """Sets the variables that JAX reads, as if srun had started this process."""
 
     def start(tasks=8, task=3, local=3, **others):
         environ = {
@@ -42,9 +42,9 @@ def test_flags_come_before_the_environment(slurm):
     "environ, devices",
     [
         ({"SLURM_STEP_NUM_NODES": "2"}, (3,)),
-        ({"SLURM_STEP_NUM_NODES": "8"}, None),  # a process a node has all of its GPUs
+        ({"SLURM_STEP_NUM_NODES": "8"}, None),  # the only process of a node gets all its GPUs
         ({"SLURM_NNODES": "8"}, None),
-        ({"SLURM_STEP_NUM_NODES": "2", "CUDA_VISIBLE_DEVICES": "0"}, None),  # Slurm gave each its own
+        ({"SLURM_STEP_NUM_NODES": "2", "CUDA_VISIBLE_DEVICES": "0"}, None),  # Slurm assigned the GPUs
         ({"SLURM_STEP_NUM_NODES": "2", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, (3,)),
     ],
 )
@@ -66,7 +66,7 @@ def meet(port, process, processes, timeout=20.0, log=print):
 
 
 def outcomes(port, numbers, processes, timeout=20.0):
-    """What each process got: None, or its error."""
+    """Returns the outcome of each process: None or its error."""
 
     def one(number):
         try:
@@ -81,7 +81,7 @@ def outcomes(port, numbers, processes, timeout=20.0):
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0)])
 def test_all_meet_in_any_order_and_leave_the_port(port, order):
     assert outcomes(port, order, 4) == [None] * 4
-    assert outcomes(port, order, 4) == [None] * 4  # at once, on the same port
+    assert outcomes(port, order, 4) == [None] * 4  # immediately afterwards, on the same port
 
 
 def test_everyone_learns_who_is_missing(port):

@@ -45,7 +45,7 @@ def test_parts_know_their_rows(count):
     assert np.array_equal(found["ids"], batch["input_ids"]) and np.array_equal(found["number"], np.arange(6))
     total = microbatches.summed(lambda rows: jax.tree.map(jnp.sum, numbered(rows)), batch, count)
     assert total == {"ids": 66, "number": 15} and total["ids"].dtype == jnp.int32
-    # On a device that has some rows of the batch, and beside an array with four examples of each row.
+    # A device with some rows of the batch, which also has an array with four examples per row.
     with dropout_rows(mine := np.array([9, 1, 4, 6, 7, 2])):
         found = microbatches.mapped(numbered, batch | {"examples": jnp.zeros(24)}, count)
     assert np.array_equal(found["ids"], batch["input_ids"]) and np.array_equal(found["number"], mine)
@@ -56,7 +56,7 @@ MESHES = [(1, 1, 1), (8, 1, 1), (2, 2, 2), (1, 8, 1)]
 
 @functools.cache
 def begin():
-    """A task, its optimizer, and parameters on the host."""
+    """Returns a task, its optimizer, and parameters on the host."""
     task = tiny_task()
     tx, _ = optimizers.make_optimizer(OptimizerConfig(warmup_steps=0), 10, task)
     return task, tx, jax.device_get(init_state(task, tx, mesh_of(1, 1, 1), 3).params)
@@ -88,7 +88,7 @@ def test_sums_and_weights_of_an_evaluation_in_parts_are_those_of_the_whole_batch
 
 
 def gathered(text):
-    """The largest array that a program collects from several devices."""
+    """Returns the size of the largest array that a program gathers from several devices."""
     moves = r"= (.*) (all-gather|all-to-all|collective-permute)(-start)?\("
     results = [found[1] for line in text.splitlines() if (found := re.search(moves, line))]
     shapes = [shape for result in results for shape in re.findall(r"\w\d+\[([\d,]*)\]", result)]
@@ -120,7 +120,7 @@ def test_predictions_in_parts_are_in_the_order_of_the_rows(sizes):
 
 
 class Output:
-    """Stands for an array on a device that is freed once it is copied to the host."""
+    """Stands for a device array that is freed once it is copied to the host."""
 
     held = most = 0
 

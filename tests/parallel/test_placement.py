@@ -1,4 +1,4 @@
-"""Programs on parameters as they are placed: what they return, and that they copy and cast no layer."""
+"""Programs on placed parameters return the same results, and copy and cast no layer."""
 
 import jax
 import numpy as np
@@ -33,7 +33,7 @@ FAMILIES = {
 
 
 def drawn(config):
-    """Returns parameters by name, and the names of those that are stacked."""
+    """Returns parameters by name, and the names of the stacked ones."""
     rng = np.random.default_rng(0)
     found = assembled.parameters(AssembledModel(config))
     params = {name: 0.1 * rng.standard_normal(x.shape, np.float32) for name, x in found.items()}

@@ -1,4 +1,4 @@
-"""One run in several processes of two CPU devices each, as on several hosts."""
+"""A run in several processes with two CPU devices each, as on several hosts."""
 
 import signal
 import time
@@ -11,7 +11,7 @@ from bert_jax import checkpoint
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 
-STEPS = 40  # far enough beyond where signals are sent for none to come too late
+STEPS = 40  # enough that no signal comes after the end
 FIELDS = {"steps": STEPS, "batch_size": 16, "checkpoint.every": 4, "checkpoint.keep": 3, "eval.every": 6}
 
 
@@ -71,7 +71,7 @@ def test_losses_are_those_of_one_process(records, alone, tmp_path, count, mesh):
 def test_resumes_with_other_numbers_of_processes(records, alone, tmp_path):
     workdir = tmp_path / "run"
     for step, count in zip((3, 6, 9, STEPS), (4, 2, 1, 4), strict=True):
-        # The length of a run decides its learning rates, so each part is ended from outside.
+        # The number of steps determines the learning rates, so each part is stopped by a signal.
         arguments = command(workdir, records, **{"checkpoint.every": 1})
         with processes.Processes(arguments, count) as started:
             if step < STEPS:
@@ -82,7 +82,7 @@ def test_resumes_with_other_numbers_of_processes(records, alone, tmp_path):
     assert_same_course(workdir, alone)
 
 
-# What a process says as it enters a phase. Evaluation follows at once on the step before it.
+# The output of a process as it enters a phase. Evaluation starts immediately after this step.
 PHASES = {
     "compilation": "parameters;",
     "training": "step  3",
@@ -126,10 +126,10 @@ def test_the_others_end_when_one_is_lost(records, tmp_path, sent, victim):
         seconds = time.monotonic() - lost
         started[victim].kill()
         started.wait()
-    # JAX aborts them, unless a collective fails before, which the command reports.
+    # JAX aborts them, unless a collective fails first, which the command reports.
     assert set(codes) <= {1, -signal.SIGABRT}, started.transcript()
-    assert seconds < 80  # a heartbeat of 10 s, on a machine that may be busy
+    assert seconds < 80  # a heartbeat timeout of 10 s, on a machine that may be busy
     for number in {0, 1, 2} - {victim}:
         said = "\n".join(started.output[number])
         assert "another task died" in said or "Traceback" in said, said
-        assert said.count('File "') < 60  # no stacks of all threads
+        assert said.count('File "') < 60  # no stack traces of all threads

@@ -1,4 +1,4 @@
-"""Every family beside transformers: hidden states, gradients, 50 steps of training, and exported folders.
+"""Every family compared with transformers: states, gradients, 50 training steps, and exported folders.
 
 PyTorch on the CPU, float32, no dropout.
 """
@@ -53,7 +53,7 @@ DEBERTA = SMALL | {
     "position_buckets": 8, "share_att_key": True, "norm_rel_ebd": "layer_norm",
 }  # fmt: skip
 APART = {"share_att_key": False, "norm_rel_ebd": "none"}
-# {case: (class, fields)}; of ELECTRA also the fields of the generator.
+# {case: (class, fields)}; for ELECTRA also the fields of the generator.
 CASES = {
     "bert": ("BertForPreTraining", SMALL),
     "bert, untied": ("BertForPreTraining", SMALL | {"tie_word_embeddings": False}),
@@ -99,7 +99,7 @@ TRAINED = [name for name in CASES if not name.endswith("base") and name not in L
 
 
 class Peer:
-    """A pre-trained model of transformers, and the objective and the parameters of the same one here."""
+    """A transformers model, with the objective and the parameters of the same model in bert_jax."""
 
     def __init__(self, folder, cls, fields, spread):
         self.model = random_model(cls, spread, **fields)
@@ -113,7 +113,7 @@ class Peer:
         return {"": self.model}
 
     def named(self):
-        """{name: parameter of PyTorch}, with the names of `to_files`: of tied tensors the first."""
+        """Returns {name: PyTorch parameter}, named as in `to_files`, with the first name of tied tensors."""
         second = {name for name, _ in self.family.tied}
         return {
             key + name: p
@@ -130,7 +130,7 @@ class Peer:
 
 
 class ElectraPeer(Peer):
-    """Both networks: a generator and a discriminator that read the same tables and the same norm."""
+    """A generator and a discriminator that share the embedding tables and their norm."""
 
     def __init__(self, folder, cls, fields, generator, spread):
         super().__init__(folder / "discriminator", cls, fields, spread)
@@ -169,7 +169,7 @@ class ElectraPeer(Peer):
 
 @pytest.fixture
 def noise(monkeypatch):
-    """The uniform noise of ELECTRA's samples, on both sides."""
+    """The uniform noise for ELECTRA's samples, used in both libraries."""
     array = np.random.default_rng(3).uniform(size=(4, 12, VOCAB)).astype(np.float32)
     monkeypatch.setattr(replaced_tokens, "uniform_noise", lambda *_: jnp.asarray(array))
     return array
@@ -180,7 +180,7 @@ def make(case, folder, spread=True):
 
 
 def without_gradient(config):
-    """The ends of the names of biases that are added to all keys of a query."""
+    """Returns the name suffixes of biases that are added to all keys of a query."""
     ends = ("key.bias", "k_lin.bias", "pos_key_proj.bias")
     return (*ends, "self.key_proj.bias") if config.position_attention == "c2p" else ends
 
@@ -194,8 +194,8 @@ def gradient_there(peer, batch, noise):
 
 @pytest.mark.parametrize("case", CASES)
 def test_hidden_states_and_gradients(case, tmp_path, noise):
-    """The gradient of a shared tensor is the sum of those of its layers or networks."""
-    # Tokens of twelve layers of spread weights become alike, so that what moves queries and keys cancels out.
+    """States and gradients agree; a shared tensor's gradient is the sum over its layers or networks."""
+    # With twelve layers of spread weights, tokens become equal and the gradients of queries and keys cancel.
     peer = make(case, tmp_path, spread=not case.endswith("base"))
     batch = random_batch(rows=4, length=LENGTHS.get(case, 64), predictions=12)
     prepared = peer.objective.prepare(batch, jax.random.key(0), True)
@@ -226,8 +226,8 @@ def test_hidden_states_and_gradients(case, tmp_path, noise):
     beyond, worst = {}, 0.0
     for name, grad in expected.items():
         norm = np.linalg.norm(grad)
-        # Attention does not change with the bias of the keys: its gradient is 0, and what either library
-        # finds is rounding. It is held against that of the queries.
+        # Attention does not depend on the bias of the keys: its gradient is 0 except for rounding. It is
+        # compared with the gradient of the queries.
         if name.endswith(without_gradient(peer.config)):
             query = name.replace("pos_key", "query").replace("key", "query").replace("k_lin", "q_lin")
             assert max(norm, np.linalg.norm(ours[name])) <= 1e-3 * np.linalg.norm(expected[query])
@@ -241,7 +241,7 @@ def test_hidden_states_and_gradients(case, tmp_path, noise):
 
 
 def train_there(peer, batches, noise, decays_all):
-    """Losses with torch.optim.AdamW and LambdaLR, and the norms of the gradients."""
+    """Returns the losses with torch.optim.AdamW and LambdaLR, and the gradient norms."""
     parameters = {id(p): (name, p) for name, p in peer.named().items()}.values()
     plain = [
         p for name, p in parameters if not decays_all and (name.endswith("bias") or "norm" in name.lower())
@@ -302,8 +302,8 @@ def test_50_steps(case, tmp_path, noise):
         f"| {case} | {expected[0]:.4f} to {expected[-1]:.4f} | {differences.max():.1e} at step "
         f"{differences.argmax()} | {np.max(np.abs(norms / expected_norms - 1)):.1e} | {after:.1e} |"
     )
-    assert expected_norms.max() > CLIP  # it is clipped
-    assert expected[-5:].mean() < expected[:5].mean() - 0.2  # and learns
+    assert expected_norms.max() > CLIP  # some gradients are clipped
+    assert expected[-5:].mean() < expected[:5].mean() - 0.2  # and the model learns
     assert differences.max() <= 1e-4
 
 

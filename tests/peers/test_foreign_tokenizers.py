@@ -1,4 +1,4 @@
-"""Ids and rows here and in transformers, where the tokenizer is not that of the family of the model."""
+"""Ids and rows equal transformers' if a model has a tokenizer of a different family."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ TEXTS = ["the cat sat on a mat", "One dog ran, with it!", "caf\u00e9 in  France"
 
 
 def check_ids(source, output):
-    """The tokenizer of a folder, here and there, has the same ids as that of the converted folder."""
+    """Asserts that a folder and its converted folder give the same ids in both libraries."""
     conversion.convert(str(source), str(output), "huggingface", log=lambda line: None)
     theirs, written = map(transformers.AutoTokenizer.from_pretrained, (source, output))
     expected = theirs(TEXTS, add_special_tokens=False)["input_ids"]
@@ -59,7 +59,7 @@ def test_a_roberta_with_a_wordpiece_vocabulary(source, tmp_path, template):
 @pytest.mark.parametrize("stated", [None, False, True])
 @pytest.mark.parametrize("given", [None, False, True])
 def test_a_space_before_a_text(source, tmp_path, name, stated, given):
-    """The setting of tokenizer_config.json and that of tokenizer.json, if there is one."""
+    """The settings of tokenizer_config.json and tokenizer.json, if it exists, decide as in transformers."""
     plain = tokenization.load(BPE)
     files = {"tokenizer_config.json": {"tokenizer_class": name}}
     if given is not None:

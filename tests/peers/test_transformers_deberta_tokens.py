@@ -1,4 +1,4 @@
-"""DeBERTa's vocabulary here and in transformers: ids of random Unicode in saved and in exported folders."""
+"""DeBERTa's ids of random Unicode text equal transformers', in saved and in exported folders."""
 
 import json
 import random
@@ -25,7 +25,7 @@ WORDS = "\uff21 caf\u00e9 \ufb01 \u4e2d\u6587 1,000 Fran\u00e7ois The CAT".split
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory):
-    """A folder with the files of a released model's tokenizer."""
+    """A folder with the tokenizer files of a released model."""
     folder = tmp_path_factory.mktemp("released")
     vocabularies.deberta_model(folder, 100, WORDS)
     (folder / "config.json").write_text('{"model_type": "deberta-v2"}')
@@ -34,7 +34,7 @@ def released(tmp_path_factory):
 
 
 def extends(character):
-    """Whether the library may normalize a character with the one before it, unlike SentencePiece."""
+    """Returns whether the library, unlike SentencePiece, may normalize a character with the previous one."""
     ranges = (range(0x1160, 0x1200), range(0x1AB0, 0x1B00), range(0x200C, 0x200E), range(0xFF9E, 0xFFA0))
     return unicodedata.category(character) in ("Mn", "Mc", "Me", "Cn") or any(
         ord(character) in each for each in ranges
@@ -49,7 +49,7 @@ def random_texts(count):
 
 
 def test_a_folder_that_transformers_saves(released, tmp_path):
-    """It has a tokenizer.json alone, in whose ids the table of characters of the model has no part."""
+    """The folder has only tokenizer.json, whose ids do not depend on the model's character table."""
     theirs = transformers.AutoTokenizer.from_pretrained(released)
     theirs.save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "deberta-v2"}')
@@ -63,7 +63,7 @@ def test_a_folder_that_transformers_saves(released, tmp_path):
 
 @pytest.mark.parametrize("version_5", [False, True])
 def test_an_exported_folder(released, tmp_path, version_5):
-    """Its ids are those of the model that it was read from, but for combining marks after a space."""
+    """Its ids equal the original model's, except for combining marks after a space."""
     source, output = tmp_path / "source", tmp_path / "out"
     for folder in (source, output):
         folder.mkdir()

@@ -1,5 +1,5 @@
-"""Runs that train a part of the model, by `optimizer.freeze` or `adapter.kind`: what is frozen is saved once,
-and whatever reads the run sees the joined or merged parameters."""
+"""Runs that train a part of the model, with `optimizer.freeze` or `adapter.kind`: frozen parameters are saved
+once, and all readers of the run get the joined or merged parameters."""
 
 import functools
 import json
@@ -50,7 +50,7 @@ def pretrained(tmp_path_factory, vocabulary):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, files, pretrained):
-    """kind -> work directory of a finished run."""
+    """Returns a function from a kind to the work directory of a finished run."""
 
     @functools.cache
     def train(kind):
@@ -62,7 +62,7 @@ def trained(tmp_path_factory, files, pretrained):
 
 
 def changed(kind, params, pretrained):
-    """The parts of the encoder, by name and layer, that differ from before; the names and shapes do not."""
+    """Returns (name, layer) of changed encoder parameters; asserts that names and shapes did not change."""
     before = stored_params(pretrained)
     shapes = {name: x.shape for name, x in params.items() if name.startswith("encoder/")}
     assert shapes == {name: x.shape for name, x in before.items() if name.startswith("encoder/")}
@@ -171,7 +171,7 @@ def test_bottlenecks_and_norms_are_trained_and_the_rest_is_not(trained, pretrain
     ],
 )
 def test_a_step_of_pre_training(kind, mesh):
-    """What is frozen stays bit for bit; what is trained moves as in a step of the merged objective."""
+    """A step leaves frozen parameters bit-identical and changes all others that have a nonzero gradient."""
     devices = jax.devices()[: math.prod(mesh)]
     task, mesh = tiny_task(num_hidden_layers=2), sharding.make_mesh(*mesh, devices)
     objective = adapt(task, AdapterConfig(kind=kind, rank=2))
@@ -187,14 +187,14 @@ def test_a_step_of_pre_training(kind, mesh):
     for name, x in flatten(state.frozen).items():
         np.testing.assert_array_equal(x, frozen[name])
     moved = {name for name, x in flatten(state.params).items() if np.any(np.asarray(x) != before[name])}
-    # The gradient of A is 0 while B is, and that of the key's bias always: softmax ignores it.
+    # The gradient of A is 0 while B is 0. The gradient of the key's bias is always 0: softmax ignores it.
     still = {name for name in before if name.endswith("_lora_a")}
     assert before.keys() - still - {"encoder/layers/stack/layer/key/bias"} <= moved
 
 
 @pytest.mark.slow
 def test_what_is_trained_is_trained_as_if_nothing_were_frozen():
-    """One step without clipping: the updates of the others are the same, and the frozen ones are sharded."""
+    """In a step without clipping, trained parameters get the same updates, and frozen ones are sharded."""
     task, mesh = tiny_task(num_hidden_layers=2), sharding.make_mesh(2, 2, 2)
     batch = sharding.global_batch(packed_batch(rows=16), mesh)
 

@@ -1,4 +1,4 @@
-"""Runs in processes of their own that are killed and started again: the end is that of a run left alone."""
+"""Runs in separate processes that are killed and restarted end like an uninterrupted run."""
 
 import concurrent.futures
 import contextlib
@@ -25,7 +25,7 @@ FIELDS |= {"batch_ramp": "0=8, 6=16", "batch_size": 16}
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, records):
-    """devices -> work directory of a run that nothing disturbed."""
+    """Returns a function from a device count to the work directory of an uninterrupted run."""
     directory = tmp_path_factory.mktemp("whole")
 
     def train(devices):
@@ -43,7 +43,7 @@ def command(workdir, records):
 
 
 def assert_same_end(workdir, other):
-    """Parameters, moments and step by orbax itself, the digests, and every line of the metrics."""
+    """Compares parameters, moments and step, read by orbax itself, the digests, and all lines of metrics."""
     trees = []
     for each in (workdir, other):
         with ocp.PyTreeCheckpointer() as reader:
@@ -72,7 +72,7 @@ def _leaves(tree, prefix=""):
 
 
 class Attempt:
-    """One start of the command, to be ended on the way."""
+    """One start of the command, which a test interrupts."""
 
     def __init__(self, workdir, records, devices):
         self.workdir, self.output = workdir, []
@@ -90,7 +90,7 @@ class Attempt:
         return self.finish()
 
     def finish(self):
-        """The exit code, and what is left of the output."""
+        """Reads the remaining output and returns the exit code."""
         # `communicate` reads the pipe itself and would lose the lines that `read_until` has buffered.
         stalled = threading.Timer(300, self.process.kill)
         stalled.start()
@@ -109,7 +109,7 @@ class Attempt:
 
 
 def kill_in_a_save(attempt):
-    """SIGKILL while a step is being written, once another is complete."""
+    """Sends SIGKILL during a save, after a previous step is complete."""
     attempt.read_until("step ")
     directory, before = attempt.workdir / "checkpoints", set(attempt.workdir.glob("checkpoints/[0-9]*"))
     while attempt.process.poll() is None:
@@ -123,7 +123,7 @@ def kill_in_a_save(attempt):
 
 @pytest.mark.long
 def test_killed_and_started_again_it_ends_bit_for_bit_the_same(whole, records, tmp_path):
-    """SIGKILL in a save, SIGKILL a random moment after a step, SIGTERM, and to the end."""
+    """SIGKILL in a save, SIGKILL at a random time after a step, and SIGTERM do not change the result."""
     workdir, expected = tmp_path / "run", whole(1)
     first = Attempt(workdir, records, 1)
     assert kill_in_a_save(first) == -signal.SIGKILL, first.text
@@ -148,15 +148,15 @@ def test_killed_and_started_again_it_ends_bit_for_bit_the_same(whole, records, t
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2, 8])
 def test_killed_at_many_moments(whole, records, tmp_path, devices):
-    """From the start of the process to its end: while compiling, stepping, saving, deleting, evaluating."""
+    """Kills at any time do not change the result: while compiling, stepping, saving, deleting, evaluating."""
     workdir, rng, resumed, startup = tmp_path / "run", random.Random(100 + devices), [], 0.0
     for number in range(40):
         attempt, began = Attempt(workdir, records, devices), time.monotonic()
         if number % 4 == 3:
-            # In 8 seconds the whole run may come to its end: not before what is asserted below.
+            # The whole run may finish in 8 seconds, so the wait is shorter until the assertions below hold.
             time.sleep(rng.uniform(0, 8 if len(set(resumed) - {None}) >= 3 else startup))
         else:
-            with contextlib.suppress(AssertionError):  # it came to its end
+            with contextlib.suppress(AssertionError):  # it finished
                 if number % 4 == 0:
                     kill_in_a_save(attempt)
                 else:

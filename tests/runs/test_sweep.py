@@ -1,4 +1,4 @@
-"""Experiments: variants and measures, budgets, the settings of results, and the installed experiments."""
+"""Experiments: variants and measures, budgets, the settings of results, and installed experiments."""
 
 import dataclasses
 import json
@@ -49,7 +49,7 @@ def get_experiment(words="120"):
 
 @pytest.fixture(scope="module")
 def experiment(tmp_path_factory, files):
-    """The file of an experiment, and a text for it."""
+    """A folder with the file of an experiment and a text for it."""
     directory = tmp_path_factory.mktemp("experiment")
     code = FILE.replace("TRAIN", repr(str(files / "train.csv"))).replace("DEV", repr(str(files / "dev.csv")))
     (directory / "batches.py").write_text(code)
@@ -132,7 +132,7 @@ def config(batch_size=8, **changes):
 
 @pytest.fixture
 def make(files, tmp_path, monkeypatch):
-    """Makes a sweep of two variants whose trainings give scores at once."""
+    """Makes a sweep of two variants whose training returns scores immediately."""
     monkeypatch.setattr(sweep.pretrain, "pretrain", lambda *args, **options: None)
     monkeypatch.setattr(sweep, "spent", lambda directory: (1.0, 9.0))
     monkeypatch.setattr(

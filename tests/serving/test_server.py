@@ -1,4 +1,4 @@
-"""The server on a real socket: answers, errors, limits and its end, without models and with tiny ones."""
+"""The server on a real socket: answers, errors, limits and shutdown, without models and with tiny models."""
 
 import base64
 import contextlib
@@ -54,7 +54,7 @@ def serving(*services, **limits):
 
 
 def ask(port, path, body=None, method=None):
-    """Returns the status and the content."""
+    """Returns the status and the content of the response."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     content = body if body is None or isinstance(body, str | bytes) else json.dumps(body)
     connection.request(method or ("GET" if body is None else "POST"), path, content)
@@ -176,7 +176,7 @@ def test_many_requests_at_once_lose_nothing_and_are_counted(port, embedder):
 
 
 def started(*flags):
-    """A `bert-jax serve` in a process of its own that is ready, and its port."""
+    """Starts `bert-jax serve` in a separate process; returns it once it is ready, and its port."""
     command = [sys.executable, "-m", "bert_jax", "serve", "--port=0", *flags]
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",

@@ -1,4 +1,4 @@
-"""Batches of a loader: the first ones, and whether those of two loaders are the same."""
+"""Functions that take the first batches of a loader and compare batches of two loaders."""
 
 import itertools
 

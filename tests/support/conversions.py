@@ -1,4 +1,4 @@
-"""What several tests of conversions share: random models, what equal models are, and who needs TensorFlow."""
+"""Shared code of conversion tests: random models, a comparison of models, and a mark for TensorFlow."""
 
 import importlib.util
 
@@ -11,7 +11,7 @@ from bert_jax.models import assembled
 
 
 def random_model(config, head="pretraining", seed=0, **fields):
-    """No parameter is constant, so that none can be left out or taken for another unnoticed."""
+    """Returns a model without constant parameters, so that tests notice missing or confused ones."""
     rng = np.random.default_rng(seed)
     params = {
         name: (rng.normal(0, 0.2, shape) + name.endswith("/scale")).astype(np.float32)
@@ -21,7 +21,7 @@ def random_model(config, head="pretraining", seed=0, **fields):
 
 
 def check_equal(one, other):
-    """The same head, architecture and parameters, bit for bit, of both networks if there are two."""
+    """Asserts the same head, architecture and bit-identical parameters, also of a generator."""
     assert one.head == other.head and one.config.spelled_out() == other.config.spelled_out()
     assert one.params.keys() == other.params.keys()
     assert all(np.array_equal(other.params[name], x) for name, x in one.params.items())

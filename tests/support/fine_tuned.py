@@ -1,5 +1,5 @@
-"""Fine-tuning of a file with texts and labels, as a user calls it; and work directories as it leaves them,
-with drawn weights, where nothing has to be trained."""
+"""Fine-tuning on a file with texts and labels, as a user calls it, and equivalent work directories with
+random weights, for tests that need no training."""
 
 import shutil
 
@@ -12,7 +12,7 @@ from bert_jax.workdir import run_directory as workdir
 
 
 def make_config(vocabulary, task, fields=(), **data):
-    """`fields` are of the configuration, `data` those of `config.data`."""
+    """Returns a configuration; `fields` sets its fields and `data` sets fields of `config.data`."""
     tokenizer = tokenization.load(vocabulary)
     config = tasks.default_config("tiny", task)
     bert = tiny_config(tokenizer.vocab_size)
@@ -22,7 +22,7 @@ def make_config(vocabulary, task, fields=(), **data):
 
 
 def make_task(vocabulary, task, labels=None, fields=(), **data):
-    """The task of `make_config`."""
+    """Returns the task of the configuration from `make_config`."""
     config, spec, tokenizer = (
         make_config(vocabulary, task, fields, **data),
         tasks.get(task),
@@ -38,7 +38,7 @@ def make_task(vocabulary, task, labels=None, fields=(), **data):
 
 
 def make_run(directory, vocabulary, task, labels=None, fields=(), **data):
-    """As `make_task`. Returns the directory."""
+    """Writes a work directory for the task of `make_task`; returns its path."""
     config = make_config(vocabulary, task, fields, **data)
     task = make_task(vocabulary, task, labels, fields, **data)
     with workdir.WorkDir(directory) as held:
@@ -54,7 +54,7 @@ def make_run(directory, vocabulary, task, labels=None, fields=(), **data):
 
 
 def command_that_learns(config, files, workdir, pretrained, *more):
-    """`finetune` of the files of a task in a folder, at a rate that a tiny model learns them with."""
+    """Returns `finetune` arguments for a task's files, with a learning rate that suits a tiny model."""
     return [
         "finetune",
         f"--config={config}",
@@ -71,7 +71,7 @@ def command_that_learns(config, files, workdir, pretrained, *more):
 
 
 def command(files, workdir, pretrained, *more, text="text", label="label"):
-    """`finetune` of files/train.csv and dev.csv, whose columns are named."""
+    """Returns `finetune` arguments for train.csv and dev.csv in `files`, with the names of the columns."""
     return [
         "finetune",
         "--config=finetune/classification",
@@ -90,20 +90,20 @@ NO_DROPOUT = ("--config.model.hidden_dropout_prob=0", "--config.model.attention_
 
 @pytest.fixture(scope="module")
 def finetuned(request, tmp_path_factory, files, pretrained):
-    """A run of the command `arguments` of the test's module, on its fixture `files`."""
+    """A run of the command that the test module's `arguments` returns, on its fixture `files`."""
     workdir = tmp_path_factory.mktemp("finetuned")
     assert cli.main(request.module.arguments(files, workdir, pretrained)) == 0
     return workdir
 
 
 def assert_resumes_to_the_same_end(run, finished, copy, capsys):
-    """A copy of a finished run of 8 steps goes on from step 4, as after a kill, and ends as the run did.
+    """Asserts that a copy of a finished run of 8 steps resumes from step 4, as after a kill, to the same end.
 
     Args:
-        run: trains in the directory that it is given; returns the exit code.
-        finished: the work directory, which stays as it is.
-        copy: where the copy is made.
-        capsys: the fixture of pytest.
+        run: trains in a given directory; returns the exit code.
+        finished: the work directory, which is not changed.
+        copy: the path of the copy.
+        capsys: the pytest fixture.
     """
     shutil.copytree(finished, copy)
     shutil.rmtree(copy / "checkpoints" / "8")
@@ -116,7 +116,7 @@ def assert_resumes_to_the_same_end(run, finished, copy, capsys):
 
 
 def mistake(command, capsys):
-    """The one line that a command says of a mistake."""
+    """Returns the one-line error message of a command."""
     capsys.readouterr()
     assert cli.main(command) == 2
     error = capsys.readouterr().err

@@ -1,9 +1,9 @@
-"""Runs `bert-jax` in a process that sees the files of a directory late, as some see those of a network drive.
+"""Runs `bert-jax` in a process that sees the files of a directory late, as on some network drives.
 
     python late_directory.py DIRECTORY SECONDS ARGUMENTS...
 
-For SECONDS after the first look, what is in DIRECTORY is missing for this process. What is new in a
-directory that was there is seen at once, as no process has looked for its name.
+For SECONDS after the first access, existing files in DIRECTORY are missing for this process. A new file is
+visible immediately, as no process has looked up its name.
 """
 
 import os
@@ -16,7 +16,7 @@ from bert_jax.io import files
 
 
 def hide(directory, seconds):
-    """Lets `files` see nothing in a directory, except what is new there, for a time."""
+    """Hides the files of a directory from `files` for a time, except new ones."""
     directory = os.path.abspath(directory)
     old = {str(path) for path in [Path(directory), *Path(directory).rglob("*")] if path.exists()}
     began = []

@@ -38,7 +38,7 @@ from bert_jax.training.state import TrainState, abstract_state
 from bert_jax.training.step import make_eval_step, make_train_step
 
 LENGTH, BATCH = 128, 8
-# One small layer. Rows have 128 tokens and heads 64 numbers, for which both platforms have fused kernels.
+# One small layer. Both platforms have fused kernels for its rows of 128 tokens and heads of size 64.
 SMALL = dict(
     hidden_size=128,
     num_hidden_layers=1,
@@ -51,7 +51,7 @@ DEVICES = {
     "tpu": AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu"),
 }
 NO_DROPOUT = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
-# Arguments of configs that need one; of some there are several programs.
+# Arguments of configs that need one; some configs have several programs.
 ARGUMENTS = {
     "pretrain/base_gpu": ("1", "8"),
     "pretrain/large_lamb": ("phase1", "phase2"),
@@ -65,7 +65,7 @@ ARGUMENTS = {
     "finetune/roberta": ("mrpc",),
     "finetune/squad": ("v1",),
 }
-# Values that no config file has: {name: (config, fields)}.
+# Settings that no config file uses: {name: (config, fields)}.
 VARIANTS = {
     "whole words, all layers computed again": (
         "pretrain/base",
@@ -80,7 +80,7 @@ VARIANTS = {
         {"optimizer.name": "lamb_uncorrected", "optimizer.schedule": "constant"},
     ),
 }
-# Tasks without a config file of their own: {name: (config, kind of file, fields)}.
+# Tasks without a config file: {name: (config, kind of file, fields)}.
 _FROZEN = {"frozen": True, "feature_layers": "-1"}
 MORE = {
     "regression": ("classification", "regression", {"task": "regression"}),
@@ -103,8 +103,8 @@ _FILES = {
 
 
 def lower(function, accelerator, *args):
-    """Returns the jax.stages.Lowered of a program for one device of "cuda" or "tpu", which has a fused kernel
-    where `dispatch` has one."""
+    """Returns the jax.stages.Lowered of a program for one "cuda" or "tpu" device, with the fused kernels that
+    `dispatch` chooses."""
     mesh = AbstractMesh(
         (1, 1, 1), sharding.AXES, axis_types=(AxisType.Auto,) * 3, abstract_device=DEVICES[accelerator]
     )
@@ -124,7 +124,7 @@ def _parameters(task):
 
 
 def config_names(folder):
-    """Every config of a folder, with each of its arguments; one that is added is covered."""
+    """Returns every config of a folder with each of its arguments; new configs are included."""
     return [
         f"{name}:{argument}" if len(ARGUMENTS.get(name, ())) > 1 else name
         for name in config_files.names()
@@ -134,7 +134,7 @@ def config_names(folder):
 
 
 def load(name):
-    """A config, with an argument and a teacher where it needs one."""
+    """Returns a config, with an argument and a teacher if it needs them."""
     name, argument = config_files.split(name)
     spec = importlib.util.spec_from_file_location("config", config_files.find(name))
     module = importlib.util.module_from_spec(spec)
@@ -147,12 +147,12 @@ def load(name):
 
 
 def _shrink(fields, **changes):
-    """The model of a config with every field but those of its size."""
+    """Returns the model config with a small size and its other fields unchanged."""
     return from_dict(dict(fields) | SMALL | {"vocab_size": 100} | changes)
 
 
 def _text(first):
-    """Longer than a row, so that every row is full."""
+    """Returns a text longer than a row, so that every row is full."""
     return " ".join(f"word{(first + i) % 95}" for i in range(200))
 
 
@@ -190,7 +190,7 @@ def write_files(folder):
 
 
 def _finetuning_config(name, files):
-    """(config, fields of its data) of a config under finetune/, or of one of MORE."""
+    """Returns (config, fields of its data) for a config under finetune/ or in MORE."""
     given, kind, fields = MORE.get(name, (name, None, {}))
     config = load(f"finetune/{given}")
     config.update(fields | {"head_size": 16, "encoder_size": 16})
@@ -204,7 +204,7 @@ def _finetuning_config(name, files):
 
 
 def _make_problem(config, files, data, bert):
-    """(the task, its optimizer and schedule, a batch of training, one of prediction) of a config."""
+    """Returns (task, optimizer, schedule, training batch, prediction batch) for a config."""
     config.update(
         dict(max_seq_length=LENGTH, batch_size=BATCH, init_from="the checkpoint of a frozen encoder")
     )
@@ -230,7 +230,7 @@ def _digest(lowered):
 
 
 def accelerator_programs(accelerator, files):
-    """{program: digest} of some programs with the kernels of an accelerator."""
+    """Returns {program: digest} of some programs with the kernels of an accelerator."""
     found = {}
 
     def add(name, function, *args):
@@ -258,17 +258,17 @@ def accelerator_programs(accelerator, files):
     return found
 
 
-# What follows is for the processor, on eight devices as conftest.py has them.
+# The rest is for the CPU, with eight devices as set in conftest.py.
 
 
 @functools.cache
 def mesh():
-    """Every axis splits something, so that every sharding shows in the programs."""
+    """Returns a mesh in which every axis splits something, so that programs show every sharding."""
     return sharding.make_mesh(data=2, fsdp=2, tensor=2)
 
 
 def _cpu_model(fields, **changes):
-    """Two layers, so that what is done for every layer is told from what is done once."""
+    """Returns a model with two layers, to distinguish work per layer from work that is done once."""
     return _shrink(fields, num_hidden_layers=2, **changes).resolve(platform.target())
 
 
@@ -284,7 +284,7 @@ _train_steps: dict[str, str] = {}
 
 
 def pretraining_programs(name):
-    """{program: digest} of a config under pretrain/, or of one of VARIANTS."""
+    """Returns {program: digest} for a config under pretrain/ or in VARIANTS."""
     given, fields = VARIANTS.get(name, (name, {}))
     config = load(given)
     config.update_from_flattened_dict(fields)
@@ -303,7 +303,7 @@ def pretraining_programs(name):
         return _train_step(*prepare(**changes), config, rows, min(config.accumulate_steps, 2))
 
     key = str([config.steps, config.accumulate_steps, config.model, config.optimizer, config.masking])
-    if key not in _train_steps:  # configs that differ in their size alone share it
+    if key not in _train_steps:  # configs that differ only in size share it
         _train_steps[key] = train_step()
     found = {f"{name}: train step": _train_steps[key]}
     if name in ("pretrain/base", "pretrain/large_lamb:phase1"):
@@ -319,8 +319,8 @@ def pretraining_programs(name):
 
 
 def finetuning_programs(name, files):
-    """{program: digest} of a config under finetune/, or of one of MORE. An evaluation is a prediction that is
-    scored."""
+    """Returns {program: digest} for a config under finetune/ or in MORE. An evaluation is a scored
+    prediction."""
     config, data = _finetuning_config(name.removeprefix("finetune/"), files)
     task, *made, batch, predicted = _make_problem(config, files, data, _cpu_model(config.model))
     replicated = jax.sharding.NamedSharding(mesh(), jax.sharding.PartitionSpec())
@@ -331,7 +331,7 @@ def finetuning_programs(name, files):
 
 
 def inference_programs():
-    """{program: digest} of fill-mask, embed and attention maps, as `for_inference` has them compute."""
+    """Returns {program: digest} of fill-mask, embed and attention maps, with the model of `for_inference`."""
     model = from_dict(SMALL | {"vocab_size": 100}).for_inference(platform.target(), "auto")
     params = _parameters(benchmark.make_masked_lm(model, LENGTH))
     ids, one = jax.ShapeDtypeStruct((BATCH, LENGTH), jnp.int32), jax.ShapeDtypeStruct((BATCH,), jnp.int32)
@@ -355,7 +355,7 @@ def inference_programs():
 
 
 def programs(files):
-    """{group: function that returns {program: digest}}, a group for each config and each of its variants."""
+    """Returns {group: function that returns {program: digest}}, with a group per config and variant."""
     groups = {
         name: functools.partial(pretraining_programs, name) for name in (*config_names("pretrain"), *VARIANTS)
     }
@@ -368,7 +368,7 @@ def programs(files):
 
 
 def _describe(boxed):
-    """The digest and the number of lines "path dtype[shape] split over"."""
+    """Returns the digest and the number of lines "path dtype[shape] split over"."""
     lines = []
     is_leaf = lambda leaf: isinstance(leaf, nn.Partitioned)  # noqa: E731
     for path, leaf in jax.tree_util.tree_leaves_with_path(boxed, is_leaf=is_leaf):
@@ -379,8 +379,8 @@ def _describe(boxed):
 
 
 def parameters(files):
-    """{config: digest of the paths, shapes, dtypes and shardings of its parameters}: those under pretrain/ at
-    their real size, and those under finetune/ with two small layers."""
+    """Returns {config: digest of the paths, shapes, dtypes and shardings of its parameters}. Configs under
+    pretrain/ have their real size, configs under finetune/ have two small layers."""
     found, described = {}, {}
     for name in dict.fromkeys(name.partition(":")[0] for name in config_names("pretrain")):
         fields = load(name).model.to_dict()

@@ -1,4 +1,4 @@
-"""Commands of the pages of docs/ and of notebooks: found in the text, and run in an empty directory."""
+"""Finds the commands in pages of docs/ and in notebooks, and runs them in an empty directory."""
 
 import json
 import os
@@ -16,12 +16,12 @@ _SHELL_LINE = re.compile(r"^( *)!((?:.*\\\n)*.*)", re.M)
 
 
 def blocks(text, language):
-    """The fenced blocks of a page in one language, "" for those without one."""
+    """Returns the fenced blocks of a page in one language; "" means blocks without a language."""
     return [found[3] for found in _BLOCK.finditer(text) if found[2] == language]
 
 
 def commands(script):
-    """The arguments of every `bert-jax` in lines of a shell, with or without a prompt before them."""
+    """Returns the arguments of every `bert-jax` call in shell lines, with or without a prompt."""
     found = []
     lines = script.replace("\\\n", " ").splitlines()
     for number, line in enumerate(lines):
@@ -40,7 +40,7 @@ def commands(script):
 
 
 def _words(line, following):
-    """The words of a line of a shell, and of the lines after it that an open quotation takes in."""
+    """Returns the words of a shell line, including the following lines of an open quotation."""
     try:
         words = shlex.shlex(line, posix=True, punctuation_chars=True)
         words.whitespace_split = True
@@ -52,11 +52,11 @@ def _words(line, following):
 
 
 class Place:
-    """A directory in which scripts run, with `bert-jax` and `python` of this checkout on the path.
+    """A directory for running scripts, with `bert-jax` and `python` of this checkout on the path.
 
     Args:
         path: the directory.
-        added: {command: arguments} that `bert-jax` gets in addition, such as fewer steps.
+        added: {command: additional arguments of `bert-jax`}, such as fewer steps.
     """
 
     def __init__(self, path, added=None):
@@ -83,7 +83,7 @@ class Place:
         }
 
     def run(self, arguments, script):
-        """Runs a script that a program such as `bash -e` reads from its input; returns its output."""
+        """Runs a script as the standard input of a program such as `bash -e`; returns the output."""
         done = subprocess.run(
             arguments,
             input=script,
@@ -98,20 +98,20 @@ class Place:
 
 
 def cells(notebook):
-    """The code cells of a notebook file as (id, source)."""
+    """Returns the code cells of a notebook file as (id, source)."""
     found = json.loads(Path(notebook).read_text(encoding="utf-8"))["cells"]
     return [(cell["id"], "".join(cell["source"])) for cell in found if cell["cell_type"] == "code"]
 
 
 def as_python(source):
-    """Python of a code cell: a line `!command` becomes a call of `shell`, which fails if the command does.
+    """Converts a code cell to Python: a line `!command` calls `shell`, which fails if the command fails.
 
     As in IPython, {name} in the command is the value of a variable.
     """
     return _SHELL_LINE.sub(lambda line: f"{line[1]}shell(f{line[2]!r})", source)
 
 
-# What a notebook offers beside Python: commands of a shell, and pictures.
+# Notebook features in addition to Python: shell commands and pictures.
 NOTEBOOK = """
 import subprocess, sys, types
 

@@ -1,4 +1,4 @@
-"""Tiny records and a tiny model, and the `pretrain` command on them in a process of its own."""
+"""Tiny records, a tiny model, and the `pretrain` command on them in a separate process."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ SEQUENCES = 4
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "pretrain" / "tiny.py"
 
-# A model that compiles and steps in no time, and a run of 20 steps.
+# A model that compiles and runs quickly, and a run of 20 steps.
 TINY = {
     "model.hidden_size": 32,
     "model.num_hidden_layers": 2,
@@ -42,7 +42,7 @@ TINY = {
 
 @contextlib.contextmanager
 def quick_compilation():
-    """Inside, this process compiles with few optimizations: tests compile for longer than they run."""
+    """Compiles with few optimizations inside this context, because tests compile longer than they run."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield
@@ -50,7 +50,7 @@ def quick_compilation():
 
 
 def write_vocabulary(path, words=95):
-    """A WordPiece vocabulary of the special tokens and `words` words."""
+    """Writes a WordPiece vocabulary of the special tokens and `words` words; returns its path."""
     path = Path(path)
     path.write_text("\n".join([*_SPECIAL, *(f"word{number}" for number in range(words))]) + "\n")
     return path
@@ -94,7 +94,7 @@ def write_splits(directory, splits, length, **manifest):
 
 
 def write_records(directory, words=95, rows=64, eval_rows=12, seed=0, nsp="next", length=LENGTH):
-    """A directory as `bert-jax data` makes it, of random tokens; returns its path."""
+    """Writes a directory of random tokens, like `bert-jax data`; returns its path."""
     directory = Path(directory)
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = tokenization.load(write_vocabulary(Path(folder) / "vocab.txt", words))
@@ -126,7 +126,7 @@ def _random_row(rng, tokenizer, nsp, length):
 
 
 def command(workdir, records, **overrides):
-    """Arguments of `bert-jax` for a tiny pre-training; `**{"checkpoint.every": 2}` sets a field."""
+    """Returns `bert-jax` arguments for a tiny pre-training; `**{"checkpoint.every": 2}` sets a field."""
     fields = TINY | {"data.dir": records} | overrides
     return [
         "pretrain",
@@ -137,13 +137,13 @@ def command(workdir, records, **overrides):
 
 
 def metrics(workdir, kind=None):
-    """The lines of a run's metrics.jsonl, or those of one kind."""
+    """Returns the lines of a run's metrics.jsonl, or only the lines of one kind."""
     lines = map(json.loads, (Path(workdir) / "metrics.jsonl").read_text().splitlines())
     return [line for line in lines if kind is None or line["kind"] == kind]
 
 
 def start(arguments, devices=1, program=("-m", "bert_jax")):
-    """Starts `bert-jax` on a number of CPU devices; its output is one text pipe."""
+    """Starts `bert-jax` on `devices` CPU devices; all output goes to one text pipe."""
     return subprocess.Popen(
         [sys.executable, "-u", *program, *arguments],
         env=os.environ
@@ -159,27 +159,27 @@ def start(arguments, devices=1, program=("-m", "bert_jax")):
 
 
 def run(arguments, devices=1):
-    """(exit code, output) of `bert-jax`."""
+    """Runs `bert-jax`; returns (exit code, output)."""
     process = start(arguments, devices)
     output, _ = process.communicate(timeout=300)
     return process.returncode, output
 
 
 def free_port():
-    """A port of this machine that nothing listens on."""
+    """Returns a free port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 class Processes:
-    """`bert-jax` in several processes of one run, and what each of them prints.
+    """A `bert-jax` run in several processes, and the output of each.
 
     Args:
-        arguments: the arguments of the command, without those that give a process its place in the run.
+        arguments: the arguments of the command, except the flags that give a process its rank.
         processes: the number of processes to start.
         devices: the number of CPU devices of each process.
-        late: {number: (directory, seconds)} of the processes that see a directory late; see `late_directory`.
+        late: {number: (directory, seconds)} for processes that see a directory late; see `late_directory`.
     """
 
     def __init__(self, arguments, processes, devices=2, late=()):
@@ -224,7 +224,7 @@ class Processes:
         return self.started[number]
 
     def wait_for(self, text, number=0, timeout=200):
-        """Returns when a process has said so."""
+        """Waits until the output of a process contains the text."""
         deadline = time.monotonic() + timeout
         while not any(text in line for line in self.output[number]):
             assert time.monotonic() < deadline, self.transcript()
@@ -234,7 +234,7 @@ class Processes:
             time.sleep(0.01)
 
     def wait(self, timeout=200):
-        """The exit codes."""
+        """Waits for all processes; returns the exit codes."""
         deadline = time.monotonic() + timeout
         codes = [process.wait(max(1, deadline - time.monotonic())) for process in self.started]
         for reader in self._readers:
@@ -246,7 +246,7 @@ class Processes:
 
 
 def error_of(result):
-    """The one line of an error in (exit code, stdout, stderr)."""
+    """Returns the one-line error of (exit code, stdout, stderr)."""
     code, _, error = result
     assert code == 2 and error.startswith("bert-jax: error: ") and error.count("\n") == 1, result
     return error

@@ -1,9 +1,9 @@
-"""Digests of lowered programs: the same for two programs that do the same operations on the same values.
+"""Digests of lowered programs, equal for programs that apply the same operations to the same values.
 
-A digest is that of the graph of operations: each result has the digest of its operation, its attributes and
-the digests of its operands. Names of functions and modules, locations in the source, the order of independent
-operations, unused results, and where a program is divided into functions do not matter. Constants, types,
-shardings, donated buffers and the bodies of Pallas kernels do.
+The digest covers the graph of operations: the digest of a result is computed from its operation, its
+attributes and the digests of its operands. It ignores names of functions and modules, source locations, the
+order of independent operations, unused results, and the division into functions. It depends on constants,
+types, shardings, donated buffers and the bodies of Pallas kernels.
 """
 
 import base64
@@ -15,14 +15,14 @@ from jax._src.interpreters import mlir
 from jax._src.lib import tpu
 from jax._src.lib.mlir import ir
 
-# Attributes that only name something; nothing that is computed depends on them.
+# Attributes that are only names; they do not affect the computation.
 _NAMES = frozenset({"sym_name", "sym_visibility", "jax.result_info", "kernel_name"})
 _RETURNS = frozenset({"func.return", "stablehlo.return", "sdy.return"})
 _LENGTH = 16  # hexadecimal digits
 
 
 def digest(module):
-    """Returns "DIGEST OPERATIONS" of a StableHLO module: 16 hexadecimal digits and the number of its distinct
+    """Returns "DIGEST OPERATIONS" of a StableHLO module: 16 hexadecimal digits and the number of distinct
     operations."""
     with module.context:
         graph = _Graph(module)
@@ -39,7 +39,7 @@ def _hash(*parts):
 
 
 class _Graph:
-    """The digests of everything that a module computes, and of its `operations`."""
+    """The digests of all results of a module, and of its `operations`."""
 
     def __init__(self, module):
         self.operations = set()
@@ -49,7 +49,7 @@ class _Graph:
                 self._functions[ir.StringAttr(operation.attributes["sym_name"]).value] = operation
             else:
                 others.append(str(operation))
-        # A function is called many times, and reading from the module is slow.
+        # Functions are called many times, and reading from the module is slow.
         self._call, self._text, self._describe = map(functools.cache, (self._call, str, self._describe))
         self._header = [*sorted(others), self._attributes(module.operation)]
 
@@ -65,11 +65,11 @@ class _Graph:
         return _hash(*self._header, *interface, *results)
 
     def _call(self, name, arguments, depth):
-        """The digests of what a function returns, as if its body stood in the place of the call."""
+        """Returns the digests of a function's results, as if its body replaced the call."""
         return self._evaluate(self._functions[name].regions[0].blocks[0], arguments, {}, depth)
 
     def _evaluate(self, block, arguments, outer, depth):
-        """The digests of what a block returns, and then of its operations that have a side effect."""
+        """Returns the digests of a block's results, and then of its operations with side effects."""
         values = outer | dict(zip(block.arguments, arguments, strict=True))
         effects = []
         for operation in block.operations:
@@ -95,7 +95,7 @@ class _Graph:
     def _region(self, region, values, depth):
         parts = []
         for number, block in enumerate(region.blocks):
-            # The depth tells the arguments from those of the regions around.
+            # The depth distinguishes the arguments from arguments of enclosing regions.
             arguments = [f"argument {i} of {number} at {depth}" for i in range(len(block.arguments))]
             types = ", ".join(self._text(argument.type) for argument in block.arguments)
             parts.append(_hash(types, *self._evaluate(block, arguments, values, depth)))
@@ -116,7 +116,7 @@ class _Graph:
         return "; ".join(found)
 
     def _resolve(self, attribute):
-        """An attribute's text, with what a function computes in the place of its name."""
+        """Returns an attribute's text, with names of functions replaced by digests."""
         if isinstance(attribute, ir.FlatSymbolRefAttr) and attribute.value in self._functions:
             count = len(self._functions[attribute.value].regions[0].blocks[0].arguments)
             return _hash(*self._call(attribute.value, tuple(f"argument {i}" for i in range(count)), 0))
@@ -130,7 +130,7 @@ class _Graph:
 
 
 def _backend_config(attribute):
-    """The text of a custom call's settings; of a Pallas kernel, without its name and its locations."""
+    """Returns the text of a custom call's settings, without names and locations for a Pallas kernel."""
     if not isinstance(attribute, ir.StringAttr):
         return str(attribute)
     try:

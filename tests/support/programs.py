@@ -1,9 +1,9 @@
-"""Small programs in the form that XLA gives for TPUs and GPUs, made up for these tests.
+"""Small invented programs in XLA's formats for TPUs and GPUs.
 
 TPU: a loop of 3 layers with a fusion, a slice of stacked parameters, an all-reduce and a kernel without an
-estimate; then a gather beside computation, and a copy. GPU: a loop over stacked weights, with products by
-cuBLAS, attention and an all-reduce beside it; then a Triton kernel with a product in it, the gradient of
-attention by cuDNN, and an all-reduce that is waited for.
+estimate, then a gather that overlaps with computation, and a copy. GPU: a loop over stacked weights with
+cuBLAS matmuls, attention and an overlapping all-reduce, then a Triton kernel with a matmul, cuDNN's gradient
+of attention, and a blocking all-reduce.
 """
 
 from pathlib import Path

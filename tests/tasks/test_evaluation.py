@@ -1,4 +1,4 @@
-"""The evaluation of a task during training, and the watchdog beside it."""
+"""The evaluation of a task during training, and its watchdog."""
 
 import types
 
@@ -17,7 +17,7 @@ from bert_jax.training.preemption import Watchdog
 
 
 class Task:
-    """Stands for a task; keeps the outputs that it decodes."""
+    """A stand-in for a task that keeps the outputs it decodes."""
 
     def decode(self, examples, rows, found):
         self.found = found

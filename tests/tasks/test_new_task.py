@@ -1,4 +1,4 @@
-"""A task with a head of its own takes one folder and one config: nothing that exists is changed for it."""
+"""A task with a new head needs only a folder and a config, and no change of existing code."""
 
 import csv
 import json
@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parents[1] / "support" / "new_tasks"
 
 @pytest.fixture(autouse=True)
 def _ordinal(monkeypatch):
-    """The folder of tasks has one more package."""
+    """Adds a package to the folder of tasks."""
     monkeypatch.setattr(tasks, "__path__", [*tasks.__path__, str(FOLDER)])
     registry.tasks.cache_clear()
     yield

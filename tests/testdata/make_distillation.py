@@ -1,11 +1,11 @@
-"""Makes tests/testdata/distillation: a random BERT, two random DistilBERTs, and the losses between them.
+"""Makes tests/testdata/distillation: a random BERT, two random DistilBERTs, and their losses.
 
     python tests/testdata/make_distillation.py
 
-Needs PyTorch and transformers (5.23 was used). Each loss is what its source computes, with PyTorch's own loss
-functions in float64: DistilBERT's triple loss, TinyBERT's and MiniLM's. losses.npz has the inputs, the
-losses and some gradients. Rows of the triple loss have padding; those of the others have none, because
-TinyBERT's means count it.
+Needs PyTorch and transformers (5.23 was used). Each loss is computed as in its source, with PyTorch's loss
+functions in float64: DistilBERT's triple loss, TinyBERT's and MiniLM's losses. losses.npz has the inputs, the
+losses and some gradients. Only the rows of the triple loss have padding, because TinyBERT's means include
+padding.
 """
 
 import pathlib
@@ -18,7 +18,7 @@ from torch.nn import functional
 FOLDER = pathlib.Path(__file__).parent / "distillation"
 VOCABULARY, LENGTH, TEMPERATURE = 26, 10, 2.0
 SCALES = {"logits": 5.0, "task": 2.0, "cosine": 1.0}
-LAYERS = (1, 3)  # of the teacher, for the student's two
+LAYERS = (1, 3)  # the teacher's layers for the student's two layers
 
 
 def make(seed, model, config):
@@ -39,7 +39,7 @@ def student(seed, width):
 
 
 def outputs(model, ids, mask):
-    """(logits, states of the embeddings and of each layer, {"q": [B, N, L, D] of each layer, "k", "v"})."""
+    """Returns (logits, states of embeddings and layers, {"q": [B, N, L, D] of each layer, "k", "v"})."""
     found = {"q": [], "k": [], "v": []}
     ends = {"q": ("self.query", "q_lin"), "k": ("self.key", "k_lin"), "v": ("self.value", "v_lin")}
     hooks = []
@@ -77,7 +77,7 @@ def relation(x, y):
 
 
 def divergence(mine, theirs):
-    """MiniLM: a mean over rows, heads and tokens."""
+    """MiniLM's divergence, a mean over rows, heads and tokens."""
     return functional.kl_div(mine.log_softmax(-1), theirs.softmax(-1), reduction="none").sum(-1).mean()
 
 

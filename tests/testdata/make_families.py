@@ -1,10 +1,10 @@
-"""Makes tests/testdata/FAMILY: small random models of transformers, and what they compute.
+"""Makes tests/testdata/FAMILY: small random transformers models and their outputs.
 
     python tests/testdata/make_families.py [albert deberta-v2 distilbert electra modernbert roberta]
 
-Needs PyTorch and transformers (5.23 was used), and for RoBERTa the vocabulary of make_bpe.py. There is one
-folder per class, as `save_pretrained` writes it, with a vocabulary beside it, and outputs.npz with the inputs
-and the outputs of every class.
+Needs PyTorch and transformers (5.23 was used), and for RoBERTa the vocabulary of make_bpe.py. It writes one
+folder per class with `save_pretrained`, adds a vocabulary, and writes outputs.npz with the inputs and outputs
+of every class.
 """
 
 import io
@@ -51,14 +51,14 @@ def sentencepiece_model():
         bos_id=-1,
         eos_id=-1,
         control_symbols=["[CLS]", "[SEP]", "[MASK]"],
-        normalization_rule_name="identity",  # the others add 240 kB of tables
+        normalization_rule_name="identity",  # other rules add 240 kB of tables
         minloglevel=2,
     )
     return {"spiece.model": model.getvalue()}
 
 
 def deberta_model():
-    """A model as DeBERTa's, which does not contain [MASK]."""
+    """Returns a SentencePiece model like DeBERTa's, which does not contain [MASK]."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(TEXT),
@@ -91,7 +91,7 @@ def sizes(vocabulary, layers, **fields):
 
 
 def albert(head):
-    """One group of layers, and several of equal and of unequal numbers."""
+    """The models have one group of layers, or several groups of equal or unequal sizes."""
     different = {
         "none": {"num_hidden_layers": 7, "num_hidden_groups": 3},
         "masked_lm": {"num_hidden_layers": 4, "num_hidden_groups": 2},
@@ -101,7 +101,7 @@ def albert(head):
 
 
 def deberta(head):
-    """Rows are longer than half of the buckets, and than the longest distance of some models."""
+    """Rows are longer than half the number of buckets, and than the maximum distance of some models."""
     usual = {
         "relative_attention": True,
         "position_biased_input": False,
@@ -137,7 +137,7 @@ def distilbert(head):
 
 
 def electra(head):
-    """Two of the models have embeddings of width H, and no projection."""
+    """Two of the models have embeddings of size H and no projection."""
     act = "relu" if head in ("sequence_classification", "masked_lm") else "gelu"
     width = 12 if head in ("none", "token_classification") else 8
     return sizes(25, 2, embedding_size=width, hidden_act=act)
@@ -163,7 +163,7 @@ def modernbert(head):
 
 
 def roberta(head):
-    """One row has as many tokens as there are positions after the offset."""
+    """One row is as long as the number of positions after the offset."""
     act = "relu" if head == "masked_lm" else "gelu"
     return sizes(
         len(json.loads(BPE["vocab.json"])), 3, hidden_act=act, type_vocab_size=1, layer_norm_eps=1e-5
@@ -171,7 +171,7 @@ def roberta(head):
 
 
 def old_fields(fields):
-    """The fields of a ModernBERT's config.json as transformers before 5.0 wrote them."""
+    """Returns the fields of ModernBERT's config.json in the format of transformers before 5.0."""
     fields = {name: value for name, value in fields.items() if name not in ("layer_types", "rope_parameters")}
     return fields | {
         "global_attn_every_n_layers": 3,
@@ -187,7 +187,7 @@ def rows(length, lengths, smallest, vocabulary, padding=0):
 
 
 def inputs(name):
-    """{name of transformers' argument: int64 [3, L]}."""
+    """Returns {transformers' argument: int64 [3, L]}."""
     types = {}
     if name == "deberta-v2":
         ids, mask, _ = rows(16, (16, 9, 4), 4, 40)
@@ -197,7 +197,7 @@ def inputs(name):
     elif name == "modernbert":
         ids, mask, _ = rows(24, (24, 17, 5), 5, 30)
     elif name == "roberta":
-        # transformers computes positions from the ids, so that no token may have the id of the padding, 1.
+        # transformers computes positions from the ids, so no token may have the padding id, 1.
         ids, mask, _ = rows(14, (14, 9, 4), 4, len(json.loads(BPE["vocab.json"])), padding=1)
         ids[:, 0] = 0
     else:

@@ -1,4 +1,4 @@
-"""Hugging Face folders as vocabularies: the text of records is that of the checkpoint."""
+"""Hugging Face folders as vocabularies: records are tokenized in the same way as for the checkpoint."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ NO_IDEOGRAPHS = vocabularies.NORMALIZER | {"handle_chinese_chars": False}
 
 
 def write(folder, **contents):
-    """Writes files, whose names have no suffix, into a new folder, and returns its path."""
+    """Writes JSON files, named without suffix, to a new folder; returns its path."""
     folder.mkdir()
     for name, content in contents.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
@@ -41,7 +41,7 @@ def test_a_folder_of_version_5_has_the_ids_of_its_vocabulary(tmp_path, vocabular
     assert tokenizer.tokens == vocabulary.tokens and tokenizer.digest == vocabulary.digest
     assert tokenizer.encode_batch([TEXT]) == vocabulary.encode_batch([TEXT])
     assert tokenizer.settings() == vocabulary.settings()
-    # The file has no settings of its own, and other files of the folder may say how text is split.
+    # The file does not contain all settings; other files of the folder may define how text is split.
     with pytest.raises(UserError, match=f"of the type WordPiece.*: give its folder, {folder}$"):
         tokenization.load(folder / "tokenizer.json")
 
@@ -49,7 +49,7 @@ def test_a_folder_of_version_5_has_the_ids_of_its_vocabulary(tmp_path, vocabular
 @pytest.mark.parametrize("in_settings", [True, False])
 @pytest.mark.parametrize("lower_case, strip_accents", [(False, None), (True, False), (False, True)])
 def test_the_case_and_the_accents_are_those_of_the_folder(tmp_path, in_settings, lower_case, strip_accents):
-    """Which the vocabulary, all of whose tokens are lower-case, does not say."""
+    """Settings of the folder decide, because the vocabulary, with only lower-case tokens, does not."""
     if in_settings:
         stated = {"do_lower_case": lower_case, "strip_accents": strip_accents}
         folder = write(tmp_path / "folder", tokenizer_config=stated)
@@ -61,11 +61,11 @@ def test_the_case_and_the_accents_are_those_of_the_folder(tmp_path, in_settings,
     tokenizer = tokenization.load(folder)
     expected = lower_case if strip_accents is None else strip_accents
     assert (tokenizer.lower_case, tokenizer.strip_accents) == (lower_case, expected)
-    # What is given has precedence; --lower_case is about accents, too.
+    # Given settings take precedence; --lower_case also affects accents.
     given = tokenization.load(folder, lower_case=not lower_case)
     assert given.lower_case is given.strip_accents is not lower_case
     assert tokenization.load(folder, strip_accents=not expected).strip_accents is not expected
-    # A file is read without the settings beside it.
+    # A file is read without the settings in its folder.
     assert tokenization.load(folder / "vocab.txt").strip_accents
 
 
@@ -110,7 +110,7 @@ def test_settings_that_give_other_ids_or_positions(tmp_path, stated):
 
 @pytest.mark.parametrize("name", ["AlbertTokenizer", "XLMRobertaTokenizer"])
 def test_a_unigram_tokenizer_json_has_the_ids_of_its_model(tmp_path, name):
-    """As version 5 of transformers saves it, without the SentencePiece model."""
+    """A tokenizer.json without a SentencePiece model, as transformers 5 saves it, gives the model's ids."""
     if name == "AlbertTokenizer":
         model = tokenization.load(TESTDATA / "albert" / "masked_lm")
         content = json.loads(huggingface_export.albert_rust(model).to_str())
@@ -131,7 +131,7 @@ def test_a_unigram_tokenizer_json_has_the_ids_of_its_model(tmp_path, name):
 
 
 def test_a_unigram_file_of_version_5_has_the_ids_of_the_library(tmp_path):
-    """Without the table of characters of its SentencePiece model, it splits words at any whitespace."""
+    """Without the SentencePiece model's character table, words are split at any whitespace."""
     model = sentencepiece.SentencePieceProcessor(str(vocabularies.fairseq_model(tmp_path)))
     pieces = [(model.IdToPiece(i), model.GetScore(i)) for i in range(3, len(model))]
     special = ["<s>", "<pad>", "</s>", "<unk>"]

@@ -1,4 +1,4 @@
-"""Optimizers of optax, and Muon; the formulas of the others are in test_optimizers_float64.py."""
+"""Optimizers of optax, and Muon; test_optimizers_float64.py checks the formulas of the others."""
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from bert_jax.training import optimizers
     ],
 )
 def test_an_optimizer_of_optax_is_optaxs(name, args, theirs):
-    """The rate, which the train step multiplies by, and the decay are those of the configuration."""
+    """Optax optimizers use the configured decay and learning rate, which the train step multiplies by."""
     weight_decay = 0.0 if name == "sgd" else 0.01
     tx, _ = optimizers.make_optimizer(
         OptimizerConfig(name=name, args=args, clip_norm=0.0, weight_decay=weight_decay, warmup_steps=0),
@@ -49,8 +49,8 @@ def test_an_optimizer_of_optax_is_optaxs(name, args, theirs):
 
 @pytest.mark.long
 def test_muon_orthogonalizes_the_matrices_of_each_layer():
-    """Rows of H, columns of N x D: each layer's update has singular values near 1. The rest is Adam's, whose
-    rate is another by a regular expression."""
+    """The singular values of each layer's update, a matrix of H rows and N x D columns, are near 1. The other
+    updates are Adam's, with a different rate set by a regular expression."""
 
     class WithOutput(Stacked):
         def init(self, key):
@@ -79,6 +79,6 @@ def test_muon_orthogonalizes_the_matrices_of_each_layer():
         matrices = np.reshape(updates[f"encoder/layers/stack/layer/{name}"], shape)
         values = np.linalg.svd(matrices, compute_uv=False)
         assert np.all((values > 0.6) & (values < 1.9)), values
-    # The first step of Adam with Nesterov's momentum has one size.
+    # All updates in the first step of Adam with Nesterov momentum have equal size.
     size = 0.1 * (1 + 0.9 * 0.1 / (1 - 0.9**2))
     np.testing.assert_allclose(np.abs(updates["classifier/kernel"]), size, rtol=1e-4)

@@ -1,8 +1,8 @@
-"""1,000 steps of each optimizer and schedule against their formulas, written out here in float64.
+"""1,000 steps of each optimizer and schedule, compared with their formulas in float64.
 
-The transformation runs in float64 too, so what the bound of 1e-6 measures is the formula and nothing else:
-the norm of the difference over the norm of each parameter, at every step. Its drift in float32, in which it
-trains, is bounded beside.
+The transformation runs in float64 too, so the bound of 1e-6 tests only the formula. It limits the norm of the
+difference divided by the norm of each parameter, at every step. A separate bound limits the drift in float32,
+which training uses.
 """
 
 import functools
@@ -24,8 +24,8 @@ DECAYED = {"kernel", "word_embeddings"}
 
 
 def loss(params, ids, targets):
-    """A bag of words through LayerNorm, a dense layer and a softmax: rare rows of the table have gradients of
-    0 at most steps, as words have."""
+    """A bag of words with LayerNorm, a dense layer and a softmax. Rare rows of the table have zero gradients
+    in most steps, like rare words."""
     bag = params["word_embeddings"][ids].mean(axis=1)
     centered = bag - bag.mean(axis=-1, keepdims=True)
     normed = centered / jnp.sqrt((centered**2).mean(axis=-1, keepdims=True) + 1e-12)
@@ -59,7 +59,7 @@ def problem():
 
 
 class Problem(Objective):
-    """Only the names of the axes of its parameters count."""
+    """An objective of which only the axis names of its parameters are used."""
 
     config = EncoderConfig(num_hidden_layers=2)
 
@@ -80,14 +80,14 @@ def usual_rate(step):
 
 
 def trust_ratios(name, p, u):
-    """LAMB's, one a layer."""
+    """Returns LAMB's trust ratios, one per layer."""
     if name.startswith("layers/"):
         return np.stack([trust_ratios("", *pair) * np.ones_like(pair[0]) for pair in zip(p, u, strict=True)])
     return np.linalg.norm(p) / np.linalg.norm(u)
 
 
 def root_mean_square(name, g, v):
-    """StableAdamW's, one a layer, of a gradient relative to the second moment."""
+    """Returns StableAdamW's RMS of the gradient relative to the second moment, one per layer."""
     if name.startswith("layers/"):
         return np.stack(
             [root_mean_square("", *pair) * np.ones_like(pair[0]) for pair in zip(g, v, strict=True)]
@@ -96,7 +96,7 @@ def root_mean_square(name, g, v):
 
 
 def descend(params, gradient, corrected, lamb, rate, stable=False):
-    """The formulas: yields the parameters before every step and after the last, as {name: array}."""
+    """Applies the formulas; yields {name: array} of parameters before every step and after the last."""
     params = {name: value.copy() for name, value in params.items()}
     m = {name: np.zeros_like(value) for name, value in params.items()}
     v = {name: np.zeros_like(value) for name, value in params.items()}
@@ -133,7 +133,7 @@ def flat(tree):
 
 @functools.cache
 def exact_run(name, rate):
-    """The parameters before every step and after the last, and the norms of the gradients."""
+    """Returns the parameters before every step and after the last one, and the gradient norms."""
     initial, ids, targets = problem()
     tree, norms = jax.tree.structure(initial), []
     with jax.enable_x64(True):
@@ -150,7 +150,7 @@ def exact_run(name, rate):
 
 
 def largest_difference(name, schedule, exact, dtype):
-    """Over all steps and parameters, of a run here in a dtype."""
+    """Returns the largest relative difference of a run in a dtype, over all steps and parameters."""
     initial, ids, targets = problem()
     settings = OptimizerConfig(
         name=name,

@@ -1,4 +1,4 @@
-"""Weights & Biases gets every line, resumes the same run, and never ends a training."""
+"""Weights & Biases receives every line, resumes the same run, and never stops training."""
 
 from support.trackers import service  # noqa: F401
 

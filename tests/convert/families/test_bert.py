@@ -1,4 +1,4 @@
-"""BERT's record: its names against the shapes of the Flax modules, and those of both kinds of files."""
+"""BERT's family record: parameter names agree with the Flax modules and with both kinds of files."""
 
 import re
 
@@ -32,7 +32,7 @@ def test_an_assembled_model_has_the_parameters_of_the_models_that_are_trained(ma
     )
 
 
-# How the names of google-research/bert follow from those of transformers.
+# Substitutions that turn names of transformers into names of google-research/bert.
 GOOGLE = (
     (r"\.layer\.(\d+)\.", r".layer_\1."),
     (r"LayerNorm\.weight$", "LayerNorm.gamma"),
@@ -49,7 +49,7 @@ GOOGLE = (
 
 @pytest.mark.parametrize("head", FAMILY.heads)
 def test_variables_of_tensorflow_have_the_names_of_the_authors_code(make_model, head):
-    """And are read back. Those of transformers are compared by the goldens."""
+    """The variables are also read back. The goldens cover the names in transformers."""
     model = make_model(head)
     theirs, ours = (FAMILY.to_files(model.params, model.config, kind) for kind in (HUGGINGFACE, TENSORFLOW))
     expected = {}

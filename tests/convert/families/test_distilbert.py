@@ -1,4 +1,4 @@
-"""DistilBERT's record: dropout rates of heads, and what is refused; see also test_goldens.py."""
+"""DistilBERT's family record: head dropout rates and unsupported settings; see also test_goldens.py."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""ELECTRA's record: activations, config.json and TF1 names; see also test_goldens.py."""
+"""ELECTRA's family record: activations, config.json and TF1 names; see also test_goldens.py."""
 
 import pathlib
 import re
@@ -19,7 +19,7 @@ FOLDER = pathlib.Path(__file__).parents[2] / "testdata" / "electra"
 FAMILY = electra.FAMILY
 
 
-# How the names of google-research/electra follow from those of transformers.
+# Substitutions that turn names of transformers into names of google-research/electra.
 GOOGLE = (
     (r"\.layer\.(\d+)\.", r".layer_\1."),
     (r"LayerNorm\.weight$", "LayerNorm.gamma"),
@@ -33,7 +33,7 @@ GOOGLE = (
 
 @pytest.mark.parametrize("head", ["replaced_tokens", "masked_lm"])
 def test_names_of_google_research(head):
-    """The names of google-research/electra, whose checkpoints hold both networks."""
+    """TF1 names equal those in google-research/electra, whose checkpoints hold both networks."""
     model = convert.load(FOLDER / head)
     kind, scope = (GENERATOR, "generator") if head == "masked_lm" else (TENSORFLOW, "electra")
     tensors = FAMILY.to_files(model.params, model.config, kind, head)
@@ -58,7 +58,7 @@ def test_names_of_google_research(head):
 
 @pytest.fixture
 def both():
-    """A discriminator and a generator that reads its tables, as a run and a TF1 checkpoint hold them."""
+    """A discriminator and a generator that shares its tables, as in a run and in a TF1 checkpoint."""
     model = convert.load(FOLDER / "replaced_tokens")
     config = generator_config(model.config, 4)
     module = FAMILY.module(config, FAMILY.required("masked_lm"), "masked_lm")
@@ -99,5 +99,5 @@ def test_a_work_directory_holds_both_networks(both, tmp_path):
     work_directory.FORMAT.write(both, tmp_path)
     again = work_directory.FORMAT.read(tmp_path)
     check_equal(both, again)
-    # What changes a model does not change its generator, which is left out.
+    # Code that changes a model does not change its generator, so the generator is dropped.
     assert again.replace(params=dict(again.params)).generator is None

@@ -1,6 +1,6 @@
-"""Every family and head beside transformers, by the folders and outputs of tests/testdata/make_families.py.
+"""Every family and head, compared with transformers on the output of tests/testdata/make_families.py.
 
-BERT's goldens are more, and have tests of their own (tests/models/test_goldens.py).
+BERT has more goldens, which tests/models/test_goldens.py checks.
 """
 
 import functools
@@ -22,23 +22,23 @@ from bert_jax.tasks import fields as task_fields
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 TESTDATA = pathlib.Path(__file__).parents[2] / "testdata"
-# The class of the tokenizer of each vocabulary, and whether it gives token types.
+# The tokenizer class of each family, and whether it returns token types.
 TOKENIZERS = {
     "albert": ("AlbertTokenizer", True),
     "deberta-v2": ("PreTrainedTokenizerFast", True),
     "distilbert": ("DistilBertTokenizer", False),
     "electra": ("ElectraTokenizer", True),
-    "modernbert": ("BertTokenizer", False),  # of its vocabulary here
+    "modernbert": ("BertTokenizer", False),  # for the vocabulary used here
     "roberta": ("RobertaTokenizer", False),
 }
 CASES = [
     (name, head)
     for name in TOKENIZERS
     for head in FAMILIES[name].heads
-    if (name, head) != ("deberta-v2", "replaced_tokens")  # transformers has no class with it
+    if (name, head) != ("deberta-v2", "replaced_tokens")  # transformers has no class with this head
 ]
 OWN = ("modernbert", "deberta-v2")
-# Those whose layers differ from the others of their family in number, order, sharing or width.
+# Cases whose layers differ from the rest of their family in number, order, sharing or width.
 OTHER_LAYERS = [
     *((name, head) for name, head in CASES if name in OWN or head in ("none", "masked_lm")),
     *(("albert", head) for head in ("pretraining", "token_classification")),
@@ -55,7 +55,7 @@ OUTPUTS = ("hidden", "pooled", "mlm", "nsp", "discriminator", "classifier")
 
 @functools.cache
 def golden(name, head):
-    """The model, the inputs of its module, and what transformers computed."""
+    """Returns the model, the inputs of its module, and the outputs of transformers."""
     with np.load(TESTDATA / name / "outputs.npz") as arrays:
         found = dict(arrays)
     ids, mask = found["input_ids"], found["mask"]
@@ -67,7 +67,7 @@ def golden(name, head):
     return model, (ids, types, positions, mask), outputs
 
 
-# Models of equal modules share one program.
+# Models with equal modules share one program.
 @functools.partial(jax.jit, static_argnums=0)
 def apply(module, params, *arrays):
     return module.apply({"params": params}, *arrays)
@@ -123,9 +123,9 @@ def test_a_folder_is_written_again_with_the_same_tensors(tmp_path, name, head):
     assert before.keys() == after.keys()
     assert all(before[name].tobytes() == after[name].tobytes() for name in before)
     theirs, ours = (json.loads((x / "config.json").read_text()) for x in (folder, tmp_path / "out"))
-    # A model without local layers has no values for them, and leaves the defaults.
+    # A model without local layers has no values for these fields and keeps the defaults.
     free = {"rope_parameters", "local_rope_theta"} if not golden(name, head)[0].config.local_window else set()
-    # The config of this model was made with other ids than those of its vocabulary.
+    # The special ids in this model's config differ from its vocabulary.
     free |= {*family.special_ids} if name == "modernbert" else set()
     compared = ours.keys() & theirs.keys() - {"dtype", "pad_token_id", "problem_type", "label2id"} - free
     assert not {field: (ours[field], theirs[field]) for field in compared if ours[field] != theirs[field]}
@@ -146,7 +146,7 @@ def test_a_folder_is_written_again_with_the_same_tensors(tmp_path, name, head):
 
 @pytest.mark.parametrize(("name", "head"), [case for case in CASES if case[1] in FINE_TUNED])
 def test_a_fine_tuned_model_has_the_heads_of_transformers(name, head):
-    """It has every tensor that transformers' class has, no other, and computes what the exported one does."""
+    """The model has exactly the tensors of transformers' class and computes what the exported model does."""
     model, (ids, types, *rest), _ = golden(name, head)
     task = FINE_TUNED[head]
     spec, config = tasks.get(task), task_fields.default_config(task=task)

@@ -1,4 +1,4 @@
-"""Parameters of the released sizes, counted from the shapes of the modules, beside the published integers."""
+"""Parameter counts of the released sizes, computed from module shapes, equal the published integers."""
 
 import functools
 import math
@@ -9,8 +9,8 @@ from bert_jax.convert.families import FAMILIES
 from bert_jax.models import assembled
 from bert_jax.models.config import EncoderConfig
 
-# {model_type: (columns, {size: one number for each column})}. A column is a head, of two classes where it has
-# classes, or "encoder", or "pooler", the encoder with a pooler.
+# {model_type: (columns, {size: one number for each column})}. A column is a head (classifiers have two
+# classes), "encoder", or "pooler" for the encoder with a pooler.
 _ALBERT = {
     "base": (11_092_992, 11_683_584, 11_221_680, 11_813_810),
     "large": (16_634_368, 17_683_968, 16_795_824, 17_847_474),
@@ -72,7 +72,7 @@ COUNTS = {
 
 @functools.cache
 def count(module):
-    """The parameters of a module. Sizes of one shape, such as ettin-150m and modernbert-base, share it."""
+    """Counts the parameters of a module; cached, as ettin-150m and modernbert-base have equal modules."""
     return sum(math.prod(one.shape) for one in assembled.parameters(module).values())
 
 

@@ -1,4 +1,4 @@
-"""PEFT's folders are read with PEFT's logits, and written again; other adapters are refused by name."""
+"""PEFT folders give PEFT's logits and are written back; errors name unsupported adapters."""
 
 import json
 import pathlib
@@ -104,9 +104,9 @@ def draw(family, head):
 
 
 def adapted(family, tmp_path, head="sequence_classification", of_base=""):
-    """A small random model with updates of the family's targets, whose base is in a folder.
+    """Returns a small random model with low-rank updates of the family's targets; its base is in a folder.
 
-    The base has the head `of_base`, or that of the model.
+    The base has the head `of_base`, by default the model's head.
     """
     base, model = draw(family, of_base or head), draw(family, head)
     rng = np.random.default_rng(1)
@@ -142,7 +142,7 @@ def test_every_family_is_read_as_it_was_written(tmp_path, name):
     assert all(np.array_equal(found.params[each], model.params[each]) for each in model.params)
     fields = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
     assert fields["target_modules"] == TARGETS.get(name, ["query", "value"])
-    # The updates of query and value have an A each, and ModernBERT's module both of them.
+    # Query and value have separate A matrices, which ModernBERT's fused module combines.
     assert (fields["r"], fields["lora_alpha"]) == ((4, 6) if name == "modernbert" else (2, 3))
     assert {key: x.a.shape[-1] for key, x in found.adapter.updates.items()} == dict.fromkeys(
         model.adapter.updates, 2
@@ -151,7 +151,7 @@ def test_every_family_is_read_as_it_was_written(tmp_path, name):
 
 @pytest.mark.parametrize("head", ["question_answering", "none", "masked_lm"])
 def test_a_base_may_have_what_the_head_does_not_read(tmp_path, head):
-    """Released checkpoints have a pooler, and often the heads of their pre-training."""
+    """A base may have unused parameters: released checkpoints have a pooler and often pre-training heads."""
     model = adapted(families.FAMILIES["bert"], tmp_path, head, "pretraining")
     assert "pooler" not in model.groups
     (tmp_path / "out").mkdir()

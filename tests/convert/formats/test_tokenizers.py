@@ -1,4 +1,4 @@
-"""Tokenizers of Hugging Face folders that are not those of the family of the model."""
+"""Hugging Face folders whose tokenizer differs from the usual one of the model family."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def convert(source, output):
 
 
 def test_a_bert_with_the_ids_of_xlm_r(source, tmp_path):
-    """Its class is that of the ids, since AlbertTokenizer gives the pieces other ids; so are its rows."""
+    """The ids determine class and row format, since AlbertTokenizer would give the subwords other ids."""
     tokenizer = tokenization.load(vocabularies.fairseq_model(source))
     files = {"tokenizer_config.json": {"tokenizer_class": "XLMRobertaTokenizer"}}
     vocabularies.write_folder(source, "bert", tokenizer.vocab_size, files)
@@ -43,7 +43,7 @@ def test_a_bert_with_the_ids_of_xlm_r(source, tmp_path):
 
 @pytest.mark.parametrize("stated", [None, templates.ROBERTA, templates.BERT])
 def test_a_roberta_with_a_wordpiece_vocabulary(source, tmp_path, stated):
-    """Its rows are those of tokenizer.json, else those of BertTokenizer."""
+    """The row format comes from tokenizer.json, or from BertTokenizer if there is none."""
     files = {"vocab.txt": vocabularies.VOCABULARY, "tokenizer_config.json": {"do_lower_case": True}}
     if stated:
         files["tokenizer.json"] = vocabularies.wordpiece_json(post_processor=_post_processor(stated))
@@ -51,7 +51,7 @@ def test_a_roberta_with_a_wordpiece_vocabulary(source, tmp_path, stated):
     _, settings = convert(source, tmp_path / "out")
     expected = stated or templates.BERT
     assert read(source).tokenizer.template == read(tmp_path / "out").tokenizer.template == expected
-    # The class in transformers that has these rows.
+    # The class in transformers with this row format.
     name = "BertTokenizer" if expected == templates.BERT else "PreTrainedTokenizerFast"
     assert settings["tokenizer_class"] == name
     assert settings["model_input_names"] == ["input_ids", "attention_mask"]
@@ -65,7 +65,7 @@ def _post_processor(template):
 BPE = Path(__file__).resolve().parents[2] / "testdata" / "bpe"
 SPACED, NOT_SPACED = {"add_prefix_space": True}, {"add_prefix_space": False}
 ROBERTA, FAST = {"tokenizer_class": "RobertaTokenizer"}, {"tokenizer_class": "PreTrainedTokenizerFast"}
-# What tokenizer_config.json and, if there is one, tokenizer.json say, and what transformers does.
+# The settings in tokenizer_config.json and, if there is one, tokenizer.json, and the result in transformers.
 SPACES = {
     "two files": (ROBERTA | SPACED, None, True),
     "settings before tokenizer.json": (ROBERTA | SPACED, False, True),
@@ -97,7 +97,7 @@ def test_a_space_before_a_text(source, tmp_path, case):
 
 @pytest.mark.parametrize("in_vocabulary", [True, False])
 def test_added_tokens_are_kept(source, tmp_path, in_vocabulary):
-    """Whether vocab.txt has them or not, and with their flags; those of added_tokens.json have none."""
+    """Added tokens keep their flags, whether or not vocab.txt has them; added_tokens.json has no flags."""
     size = len(vocabularies.WORDPIECES)
     entries = [{"id": size, "content": "[E1]", **vocabularies.FLAGS}]
     content = vocabularies.wordpiece_json()
@@ -120,7 +120,7 @@ def test_a_model_with_one_token_type_has_it_in_both_texts_of_a_pair(source, tmp_
     content = json.loads((source / "tokenizer.json").read_text())
     rows = content["post_processor"]["pair"]
     assert {place["type_id"] for part in rows for place in part.values()} == {0}
-    # BertTokenizer does not read them.
+    # BertTokenizer does not read these settings.
     assert (
         json.loads((source / "tokenizer_config.json").read_text())["tokenizer_class"]
         == "PreTrainedTokenizerFast"

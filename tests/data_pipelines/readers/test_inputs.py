@@ -1,4 +1,4 @@
-"""Files that lie elsewhere, and data sets that tensorflow-datasets prepared."""
+"""Inputs at remote paths, and data sets that tensorflow-datasets prepared."""
 
 import gzip
 
@@ -58,7 +58,7 @@ def tfds_folder(tmp_path_factory):
 
     class TinyCorpus(tfds.core.GeneratorBasedBuilder):
         VERSION = tfds.core.Version("1.2.0")
-        code_path = None  # it has no files beside it: this module is in no package
+        code_path = None  # there are no source files to find: this module is not in a package
 
         def _info(self):
             features = tfds.features.FeaturesDict(

@@ -69,7 +69,7 @@ def test_wikiextractor(tmp_path):
     assert not documents[0].presplit
 
 
-# Lines that could confuse a reader that starts in the middle, and lengths around those of a look-back.
+# Lines that could confuse a reader that starts mid-file, and line lengths near the look-back length.
 ODD_LINES = [
     "",
     " ",
@@ -119,7 +119,7 @@ def test_any_cut_gives_the_same_documents(tmp_path_factory, data, format, edges)
     for start, end in itertools.pairwise(edges):
         parts += readers.read_documents(readers.Range(path, "c", start, end, end - start), format, cut)
     assert parts == documents
-    del whole["bytes"], cut["bytes"]  # a document that crosses an edge is read from both sides
+    del whole["bytes"], cut["bytes"]  # a document that crosses a cut is read from both sides
     assert cut.pop("outside", 0) <= whole.pop("outside", 0)
     assert +cut == +whole
     if format == "text":
@@ -133,7 +133,7 @@ def test_text_documents_are_those_of_the_reference(tmp_path_factory, data):
     path = write(tmp_path_factory.mktemp("reference"), data)
 
     def normal(documents):
-        # The reference drops control characters when it tokenizes; lines of nothing else have no tokens.
+        # The reference drops control characters when it tokenizes, so lines with only these have no tokens.
         cleaned = [
             [CONTROLS.sub("", s).replace("\t", " ").replace("\r", " ").strip() for s in d] for d in documents
         ]
@@ -152,14 +152,14 @@ def test_text_documents_are_those_of_the_reference(tmp_path_factory, data):
     ],
 )
 def test_compressed_files(tmp_path, extension, compress):
-    # Two streams, one after the other, as parallel compressors write them.
+    # Two consecutive streams, as parallel compressors write them.
     data = compress(TEXT) + compress(b"\n" + TEXT)
     path = write(tmp_path, data, "corpus.txt" + extension)
     assert len(readers.split_ranges([str(path)], 1)) == 1
     plain = read(write(tmp_path, TEXT + b"\n" + TEXT, "plain.txt"))
     assert [d.passages for d in read(path)] == [d.passages for d in plain]
     damaged = [data[:-3], b"text that is not compressed\n" * 9]
-    if extension != ".zst":  # without a checksum, it holds short texts as they are
+    if extension != ".zst":  # it has no checksum and stores short texts uncompressed
         damaged.append(data[:20] + b"\x55" * 20 + data[40:])
     for broken in damaged:
         path.write_bytes(broken)
@@ -175,7 +175,7 @@ def test_damage_is_repaired_and_counted(tmp_path):
         + b".\xed\xa0\x80\n\x00\nLast"
     )
     documents = read(write(tmp_path, data), counts=counts)
-    # The three bytes of an encoded surrogate are three errors.
+    # The three bytes of an encoded surrogate count as three errors.
     assert [d.passages for d in documents] == [
         ("A bc d.", "French: \ufffdt\ufffd.\ufffd\ufffd\ufffd", "Last")
     ]

@@ -1,4 +1,4 @@
-"""MediaWiki dumps: articles' running text and nothing else, the same however a dump is cut."""
+"""MediaWiki dumps give only the continuous text of articles, independent of how a dump is split."""
 
 import bz2
 import collections

@@ -1,4 +1,4 @@
-"""Pairs against google-research/bert's known answers, with its masking drawn here from the same generator."""
+"""Pairs equal google-research/bert's known results; its masking uses the same random generator here."""
 
 import collections
 import random
@@ -18,7 +18,7 @@ DOCUMENTS = st.lists(st.lists(SENTENCE, min_size=1, max_size=12), min_size=2, ma
 
 
 def numbered(documents):
-    """The same documents with tokens that tell where they are from: (document, running number)."""
+    """Returns the documents with tokens that state their origin: (document, running number)."""
     out = []
     for d, document in enumerate(documents):
         counter = iter(range(10**6))
@@ -46,8 +46,8 @@ def test_pairs_are_runs_of_their_documents(documents, length, seed, short):
             assert pair.first[0][0] == index
             if not pair.label:
                 assert pair.second[0][0] == index and pair.second[0][1] > pair.first[-1][1]
-        # A fresh chunk starts where the last one's used sentences end, so no A begins before the one before
-        # it.
+        # A chunk starts where the used sentences of the previous chunk end, so the starts of A never
+        # decrease.
         starts = [pair.first[0][1] for pair in made]
         assert starts == sorted(starts)
 
@@ -60,7 +60,7 @@ def test_random_next_is_from_another_document_and_more_than_half():
     share = sum(pair.label for pair in made) / len(made)
     assert 0.5 < share < 0.65
     assert len(other) / len(made) == pytest.approx(share, abs=0.001)
-    # Every other document serves about as often.
+    # The other documents are used about equally often.
     served = collections.Counter(pair.second[0][0] for pair in other)
     assert min(served.values()) > 0.6 * len(other) / 30 and max(served.values()) < 1.4 * len(other) / 30
 

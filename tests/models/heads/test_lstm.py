@@ -18,7 +18,7 @@ CONFIG = tiny_config(hidden_size=8, num_attention_heads=2, intermediate_size=16)
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "backward"])
 def test_each_segment_is_read_by_itself(reverse):
-    """Also where its first, a middle or its last token is masked, and at the ends of the row."""
+    """Segments do not affect each other, also with masked tokens and at the ends of the row."""
     x = np.random.default_rng(1).normal(size=(1, 12, 3)).astype(np.float32)
     segments = np.array([[3, 3, 3, 3, 5, 5, 5, 5, 5, 6, 0, 0]])
     mask = np.array([[0, 1, 1, 1, 1, 1, 0, 1, 0, 1, 0, 0]], bool)
@@ -26,7 +26,7 @@ def test_each_segment_is_read_by_itself(reverse):
     variables = drawn(module, x, mask)
     found = module.apply(variables, x, mask, segments)
     for number in (3, 5, 6, 0):
-        if not number:  # without segments, the row is one
+        if not number:  # without segments, the row is one segment
             found, segments = module.apply(variables, x, mask), 0 * segments
         places = np.flatnonzero((segments[0] == number) & mask[0])
         expected = numpy_lstm.lstm(variables["params"], x[0, places], reverse)
@@ -35,7 +35,7 @@ def test_each_segment_is_read_by_itself(reverse):
 
 @pytest.mark.long
 def test_initialization_factorizes_no_batch_of_matrices():
-    """Two batches at once would wait forever for each other on a CPU with two cores (jaxlib 0.10)."""
+    """Matrices are factorized one by one: two batches at once deadlock on two CPU cores (jaxlib 0.10)."""
     x = np.zeros((1, 2, 3), np.float32)
     module = Lstm(CONFIG, features=7)
     text = jax.jit(module.init).lower(jax.random.key(0), x, x[..., 0] > 0).as_text()
@@ -55,7 +55,7 @@ def inputs_of(batch):
 @pytest.mark.long
 @pytest.mark.parametrize("head", [SEQUENCE, TOKENS, SPANS], ids=["sequences", "tokens", "spans"])
 def test_a_head_reads_the_states_of_a_bilstm(head):
-    """By hand from the states of the encoder, for each sequence of packed rows."""
+    """The head equals a computation by hand from the encoder states of each sequence of packed rows."""
     model = ClassificationModel(CONFIG, 2, head.with_lstm(3))
     batch = packed_batch(rows=3, length=24)
     inputs, rows = inputs_of(batch)
@@ -82,4 +82,4 @@ def test_a_head_reads_the_states_of_a_bilstm(head):
         compared += 1
     assert compared > 3
     if head is SEQUENCE:
-        assert np.all(np.isfinite(found))  # unused places too
+        assert np.all(np.isfinite(found))  # unused positions too

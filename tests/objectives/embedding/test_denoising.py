@@ -1,4 +1,4 @@
-"""Denoising of texts: what is deleted, the loss and its gradient against NumPy, and the parameters."""
+"""Denoising of texts: deleted tokens, the loss and its gradient compared with NumPy, and parameters."""
 
 import functools
 
@@ -23,7 +23,7 @@ def make(config=CONFIG, **fields):
 
 
 def texts(rows=6, packed=False, seed=0):
-    """A batch as the loader of a fine-tuning makes it: one text a row, or up to three."""
+    """Returns a batch as in fine-tuning, with one text per row or, if packed, up to three."""
     batch = packed_batch(rows=rows, slots=3 if packed else 1, seed=seed)
     names = ["input_ids", "lengths", "first_lengths", *(["starts"] if packed else [])]
     batch = {name: batch[name] for name in names}
@@ -41,7 +41,7 @@ def prepare(objective, batch, seed=0):
 
 
 def sequences(prepared, prefix=""):
-    """The tokens of each text, in the order of rows; their positions count from 0."""
+    """Returns the tokens of each text in row order; asserts that their positions start at 0."""
     found = []
     for ids, positions, numbers in zip(*(prepared[f"{prefix}{name}"] for name in NAMES), strict=True):
         for number in range(1, numbers.max() + 1):
@@ -95,14 +95,14 @@ def test_rows_have_deletions_of_their_own_at_each_step():
 
 
 def states(config, params, ids, vector=None):
-    """The last states of one text in NumPy and float64."""
+    """Computes the last hidden states of one text in NumPy and float64."""
     places = np.arange(len(ids))
     arrays = np.array(ids), 0 * places, places, 0 * places
     return encoder_oracle.states(config, params["encoder"], *arrays, vector)[0][-1]
 
 
 def expected_loss(params, prepared):
-    """The sum of the loss, the number of tokens, and that of right ones."""
+    """Computes the sum of the loss, the number of tokens, and the number of correct predictions."""
     total, count, hits, head = 0.0, 0, 0, params["mlm"]
     for text, damaged in zip(sequences(prepared), sequences(prepared, "damaged_"), strict=True):
         vector = states(CONFIG, params, damaged).mean(axis=0)
@@ -118,7 +118,7 @@ def expected_loss(params, prepared):
 
 @functools.cache
 def drawn():
-    """Parameters that make every part matter."""
+    """Returns parameters for which every part of the model affects the loss."""
     rng = np.random.default_rng(5)
     return jax.tree.map(
         lambda x: 4 * x + jnp.asarray(rng.normal(0, 0.1, x.shape), jnp.float32), draw_parameters(make())
@@ -145,15 +145,15 @@ def test_the_loss_is_that_of_numpy(packed):
     np.testing.assert_allclose(total, expected, rtol=1e-5)
     assert float(accuracy[0]) == pytest.approx(hits) and float(accuracy[1]) == count
 
-    # The encoder is reached through the vector alone.
+    # Gradients reach the encoder only through the vector.
     for group in ("encoder", "mlm", "decoder"):
         assert all(np.any(x) for x in jax.tree.leaves(gradient[group]))
 
 
 @pytest.mark.long
 def test_both_networks_draw_dropout_of_their_own():
-    """A decoder whose cross-attention gives zeros is a causal language model, with other dropout than the
-    encoder draws from the same key."""
+    """With cross-attention that outputs zeros, the decoder is a causal language model; its dropout differs
+    from the encoder's for the same key."""
     config = CONFIG.replace(hidden_dropout_prob=0.3)
     objective, causal = make(config), CausalLM(config.replace(causal=True))
     params = draw_parameters(objective)

@@ -1,4 +1,4 @@
-"""Late interaction: scores and losses are those of plain loops over tokens."""
+"""Late interaction: scores and losses equal plain loops over tokens."""
 
 import functools
 
@@ -19,7 +19,7 @@ QUERY, SKIPPED, MASK = 7, (5, 6), 4
 
 
 def by_loops(query, document, counted):
-    """The score of one query [Q, H] with one document [L, H]."""
+    """Computes the score of one query [Q, H] and one document [L, H]."""
     total = 0.0
     for token in query:
         total += max(token @ other for other, counts in zip(document, counted, strict=True) if counts)
@@ -46,7 +46,7 @@ def test_a_score_is_the_sum_of_the_largest_products():
     np.testing.assert_allclose(max_sim(queries[1], documents[2, 0], counted[2, 0]), found[1, 2, 0], rtol=1e-5)
 
 
-# Models of equal modules share the programs, one for each length.
+# Models with equal modules share programs, one for each length.
 @functools.partial(jax.jit, static_argnums=0)
 def states_of(model, params, ids):
     length = jnp.arange(ids.shape[1])[None]
@@ -54,7 +54,7 @@ def states_of(model, params, ids):
 
 
 def vectors_of(objective, params, row):
-    """The vectors of the tokens of one row that is computed alone."""
+    """Computes the token vectors of a single row."""
     states = states_of(objective.model, {**params}, np.asarray(row)[None])
     vectors = np.asarray(states[0], np.float64)
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
@@ -68,7 +68,7 @@ TEXTS = {
 
 @functools.cache
 def of_triples():
-    """An objective, its parameters, and the loss of a batch as a program."""
+    """Returns an objective, its parameters, and the compiled loss of a batch."""
     objective = LateInteraction(CONFIG, size=8, query_length=QUERY, group=3, temperature=0.5, skipped=SKIPPED)
     loss = jax.jit(lambda params, batch: objective.loss(params, batch, None))
     return objective, jax.tree.map(lambda x: 5 * x, draw_parameters(objective)), loss

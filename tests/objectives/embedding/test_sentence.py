@@ -1,4 +1,4 @@
-"""Sentence embeddings: the losses are those of plain loops, also in packed rows."""
+"""Sentence embeddings: the losses equal plain loops, also in packed rows."""
 
 import functools
 
@@ -18,7 +18,7 @@ GROUPS = 6
 
 @functools.cache
 def programs(objective):
-    """Computes the loss, the metrics and the gradient of a batch; and the vectors of its rows."""
+    """Returns programs for the loss, metrics and gradient of a batch, and for the vectors of its rows."""
 
     def loss(params, batch):
         batch = objective.prepare(batch, None, True)
@@ -32,7 +32,7 @@ def programs(objective):
 
 
 def compute(objective, data, order, packed=False):
-    """The (sum, weight) of the loss, the metrics, and the gradient."""
+    """Returns (sum, weight) of the loss, the metrics, the weights, the gradient, and the row vectors."""
     plain = batches.make_batch(data, order, (16,))
     shape = packing.Packing(24, 12, (4,), 1, 1.0)
     rows = batches.expand(order, data.rows_per_example)
@@ -48,7 +48,7 @@ def cosine(a, b):
 
 
 def info_nce(vectors, texts, temperature, symmetric=False):
-    """The losses of all anchors, and whether each finds its positive."""
+    """Computes the loss of each anchor and whether its positive ranks first."""
     losses, right = [], []
     known = {anchor: {anchor, *texts[texts[:, 0] == anchor, 1]} for anchor in texts[:, 0]}
     for i, anchor in enumerate(texts[:, 0]):
@@ -109,9 +109,9 @@ def test_sizes_have_the_mean_of_the_losses_of_their_dimensions():
 
 
 def check_same_sums(a, b):
-    """Sums of terms that cancel are rounded as their terms are, which the largest number of the array shows.
+    """Compares relative to the largest number: sums of canceling terms have the rounding error of the terms.
 
-    The rounding of a cosine, 1e-7, is divided by the temperature of .05 in the exponent of a loss.
+    In the exponent of a loss, the rounding error of a cosine, 1e-7, is divided by the temperature, .05.
     """
     scale = max(np.abs(b).max(), 0.2)
     np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * scale)

@@ -1,4 +1,4 @@
-"""Windows of contexts, against cases worked out by hand."""
+"""Windows of contexts, compared with cases computed by hand."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def asked(context, question="who?", answer="", start=UNKNOWN):
 
 
 def rows(data, tokenizer):
-    """Each row as text."""
+    """Returns each row as text."""
     parts = zip(data.offsets[:-1], data.offsets[1:], strict=True)
     return [" ".join(tokenizer.tokens[i] for i in data.tokens[a:b]) for a, b in parts]
 
@@ -37,7 +37,7 @@ def test_a_short_context_is_one_window(tokenizer):
 
 
 def test_windows_slide_and_each_token_has_one_best(tokenizer):
-    # Room for 10 - 2 - 3 = 5 tokens, 2 apart. With left and right context by hand:
+    # Windows have 10 - 2 - 3 = 5 tokens and start every 2 tokens. Left and right context by hand:
     #   c (2): window 0 has min(2, 2), window 1 min(0, 4): 0.   d (3): min(3, 1) against min(1, 3): a tie, 0.
     #   e (4): 0, 2, 0 in windows 0, 1, 2: 1.   f (5): 1 in both 1 and 2: 1.   g (6): 0 against 2: 2.
     data = encoding.encode(asked("a b c d e f g h i", answer="e f", start=8), tokenizer, 10, 2, 6)
@@ -48,7 +48,7 @@ def test_windows_slide_and_each_token_has_one_best(tokenizer):
     ]
     best = data.is_max_context.reshape(3, 10)[:, 4:9].astype(int).tolist()
     assert best == [[1, 1, 1, 1, 0], [0, 0, 1, 1, 0], [0, 0, 1, 1, 1]]
-    # Window 0 holds only the answer's first token: it points at [CLS].
+    # Window 0 has only the answer's first token, so its label is [CLS].
     assert data.targets["starts"].tolist() == [0, 6, 4] and data.targets["ends"].tolist() == [0, 7, 5]
     assert data.examples.tolist() == [0, 0, 0]
 

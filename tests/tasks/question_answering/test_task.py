@@ -1,4 +1,4 @@
-"""Questions from files to answers in files, as a user asks for them, on a tiny checkpoint; and the task."""
+"""Question answering from files to files, as a user runs it, on a tiny checkpoint; and the task's methods."""
 
 import json
 
@@ -18,7 +18,7 @@ OTHERS = "one two three cat dog bird the a is big small".split()
 
 
 def questions(count, seed):
-    """Texts of 14 words, of which one or none is a color, in upper case: that is the answer."""
+    """Yields texts of 14 words; the answer is the single color, in upper case, if there is one."""
     rng = np.random.default_rng(seed)
     for number in range(count):
         words = [str(word) for word in rng.choice(OTHERS, 14)]
@@ -63,7 +63,7 @@ def test_evaluation_and_prediction_agree_with_training(finetuned, files, tmp_pat
     texts = json.loads(output.read_text())
     assert texts == json.loads((finetuned / "predictions-dev.json").read_text())
 
-    # The same questions without answers, an object a line, under other names.
+    # The same questions without answers, one JSON object per line, with other field names.
     rows = [
         {"n": asked["id"], "q": asked["question"], "text": paragraph["context"]}
         for paragraph in questions(20, 0)
@@ -91,7 +91,7 @@ def test_the_loss_of_an_evaluation_is_that_of_training(finetuned, files):
     assert pairs["task_loss"][1] == len(data)
     expected = float(pairs["task_loss"][0] / pairs["task_loss"][1])
     assert model.task.loss(data, model(data)) == pytest.approx(expected, rel=1e-3, abs=1e-6)
-    data.targets["starts"][:3] = -1  # not known: left out
+    data.targets["starts"][:3] = -1  # unknown answers are skipped
     rest = batches.make_batch(data, np.array([*range(3, len(data)), -1, -1, -1, -1]), (16,))
     pairs = evaluate(params, rest, 0, 0)
     assert model.task.loss(data, model(data)) == pytest.approx(

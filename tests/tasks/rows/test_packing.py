@@ -1,4 +1,4 @@
-"""Several examples a row: the same loss and gradient as one a row, and every example once an epoch."""
+"""Packed rows give the same loss and gradient as single rows, and every example appears once per epoch."""
 
 import dataclasses
 import itertools
@@ -20,7 +20,7 @@ RNG = np.random.default_rng
 
 
 def found(batch, data):
-    """The examples of a batch, each checked token by token."""
+    """Returns the examples of a batch; checks each token by token."""
     seen = batch["targets"][batch["weights"] > 0]
     for row, slot in zip(*np.nonzero(batch["weights"]), strict=True):
         example = batch["targets"][row, slot]
@@ -36,7 +36,7 @@ def found(batch, data):
 
 
 def rows(lengths, seed=0, targets=None, row_weights=None):
-    """Pairs of random tokens whose first token of A tells the row."""
+    """Returns pairs of random tokens in which the first token of A identifies the row."""
     rng = RNG(seed)
     tokens = [np.concatenate([[1], rng.integers(5, 40, length - 2), [2]]) for length in lengths]
     offsets = np.cumsum([0, *lengths])
@@ -72,7 +72,7 @@ def test_the_loss_and_the_gradient_are_those_of_one_example_a_row(kind):
     row_weights = rng.uniform(0.3, 2, 8).astype(np.float32) if kind == "windows" else None
     data = rows(lengths, targets=targets, row_weights=row_weights)
     task = Classification(
-        CONFIG.replace(causal=kind == "causal"),  # whose head reads the last token
+        CONFIG.replace(causal=kind == "causal"),  # the head of a causal model reads the last token
         3,
         kind if kind in ("regression", "multilabel") else "classification",
         class_weights=(1.0, 3.0, 0.5) if kind == "weighted" else (),
@@ -119,7 +119,7 @@ def test_every_example_once_an_epoch_whole_in_the_shapes_that_were_planned(
     assert all(rows % multiple == 0 for rows in shape.rows)
     if seed == packing._PLAN_SEED:
         assert {batch["input_ids"].shape[0] for batch in stream} <= set(shape.rows)
-    for batch in stream:  # of another seed, one may need more rows, and has no more than it needs
+    for batch in stream:  # with another seed, a batch may need more rows, but has no unneeded ones
         count, needed = batch["input_ids"].shape[0], np.count_nonzero(batch["weights"].any(axis=1))
         assert count in shape.rows or (count > shape.rows[-1] and count - needed < multiple)
     for epoch in (stream[: steps // 2], stream[steps // 2 :]):

@@ -1,4 +1,4 @@
-"""Texts longer than a row: their windows, what each counts, and one output a text."""
+"""Texts longer than a row: their windows, the windows' weights, and one output per text."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -9,7 +9,7 @@ from bert_jax.tasks.rows import assembly
 
 
 def covered(parts, text, stride):
-    """Whether windows are slices of the text, `stride` apart, that together are all of it."""
+    """Returns whether the windows cover the text; asserts that they are slices every `stride` tokens."""
     room = len(parts[0])
     starts = [*range(0, len(text) - room, stride), len(text) - room]
     assert parts == [text[start : start + room] for start in starts]

@@ -23,12 +23,12 @@ def test_double_unordered_trains_on_both_orders_of_a_pair(vocabulary, tmp_path):
     assert (found.texts_a, found.texts_b) == (once.texts_a + once.texts_b, once.texts_b + once.texts_a)
     assert found.labels == [1, 0, 1, 0] and len(task.encode(found)) == 4
     assert len(make_task(vocabulary).augmented(once)) == len(once) == 2
-    assert task.augmented(once.first(1)).texts_a == ["one", "two"]  # of train_rows=1
+    assert task.augmented(once.first(1)).texts_a == ["one", "two"]  # as with train_rows=1
 
 
 @pytest.mark.parametrize("positive, expected", [("", 0.0), ("defect", 0.8)])
 def test_f1_is_that_of_the_positive_label(vocabulary, tmp_path, positive, expected):
-    """By default that of the second label, which the start of a run names."""
+    """The positive label is by default the second one; the start of a run prints it."""
     path = tmp_path / "train.tsv"
     path.write_text("a\tb\tlabel\n" + "x\ty\tdefect\n" * 2 + "x\ty\tok\n")
     task = make_task(vocabulary, metrics="accuracy, f1", positive_label=positive)
@@ -43,7 +43,7 @@ def test_f1_is_that_of_the_positive_label(vocabulary, tmp_path, positive, expect
 
 
 def predictions_of(task, path, guesses):
-    """Decoded predictions of a file for the numbers of the predicted labels."""
+    """Returns the examples, rows, outputs and decoded predictions of a file for given label numbers."""
     examples = task.read(str(path))
     outputs = np.eye(len(task.labels), dtype=np.float32)[guesses]
     rows = task.encode(examples)
@@ -51,7 +51,7 @@ def predictions_of(task, path, guesses):
 
 
 def test_labels_that_training_lacks_count_as_errors(vocabulary, tmp_path):
-    """4 of 100 rows have a third label: the best that a model of two labels can reach is 0.96."""
+    """A model with two labels reaches at most 0.96 if 4 of 100 rows have a third label."""
     (tmp_path / "train.tsv").write_text("a\tb\tlabel\nx\ty\tno\nx\ty\tyes\n")
     task = make_task(vocabulary, metrics="accuracy, f1, f1_macro, matthews")
     task.read_training(str(tmp_path / "train.tsv"))
@@ -69,7 +69,7 @@ def test_labels_that_training_lacks_count_as_errors(vocabulary, tmp_path):
     )
     assert "4 of 100 rows" in examples.notes[0] and "row 96: label 'maybe'" in examples.notes[0]
     assert [row[1:3] for row in found.mistakes()] == [("maybe", "no"), ("maybe", "yes")] * 2
-    assert task.loss(rows, np.clip(outputs, 0.1, 0.9)) == pytest.approx(-np.log(0.9))  # of the other rows
+    assert task.loss(rows, np.clip(outputs, 0.1, 0.9)) == pytest.approx(-np.log(0.9))  # of known labels
     assert "no: 48, yes: 48" in task.describe(examples, rows)
 
 
@@ -84,7 +84,7 @@ def test_class_weights():
 
 
 def write_xnli(folder):
-    """XNLI-1.0 and XNLI-MT-1.0 with 24 rows of English and of German, and 12 of Chinese."""
+    """Writes XNLI-1.0 and XNLI-MT-1.0 with 24 rows in English, 24 in German and 12 in Chinese."""
     labels = ("contradiction", "entailment", "neutral")
     lines = ["language\tgold_label\tsentence1\tsentence2\tpairID"]
     lines += [
@@ -108,7 +108,7 @@ def test_xnli_is_scored_by_language(vocabulary, tmp_path):
     train, dev = (task.spec.file(str(tmp_path), split) for split in ("train", "dev"))
     assert task.read_training(train).labels == [0, 1, 2] * 8
     assert task.read_training(f"{train},{train}").rows == 48
-    # All of English, half of German, a quarter of Chinese.
+    # Correct predictions: all in English, half in German, a quarter in Chinese.
     right = np.array([True] * 24 + [True, False] * 12 + [True, False, False, False] * 3)
     targets = np.array(task.read(dev).labels)
     guesses = np.where(right, targets, (targets + 1) % 3)

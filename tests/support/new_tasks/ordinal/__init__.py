@@ -1,7 +1,7 @@
-"""Ordinal regression: grades in an order, from one score and the thresholds between the grades.
+"""Ordinal regression: predicts ordered grades from one score and the thresholds between grades.
 
-A task of its own in one folder: its configuration, its model with a new head, and its objective. With the
-folder in `bert_jax.tasks` it is known to every command.
+A complete task in one folder: its configuration, its model with a new head, and its objective. With the
+folder in `bert_jax.tasks`, every command supports it.
 """
 
 import dataclasses
