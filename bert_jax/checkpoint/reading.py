@@ -148,7 +148,7 @@ class Step:
             if changed := [name for name in wanted if saved.get(name) != self.shared[name]]:
                 raise Damaged(f"{some(changed)} are not those that the step was trained with")
             return _read_arrays(path, wanted, self.shared)
-        except Damaged as error:  # The step may be intact, so it is not set aside.
+        except Damaged as error:  # The step may be intact, so it keeps its name.
             raise UserError(
                 f"{path}: cannot read the frozen parameters: {error}; restore this folder from a copy"
             ) from error

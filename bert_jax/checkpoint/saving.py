@@ -275,7 +275,7 @@ class Checkpointer:
             target = f"{_BAD}{step}-{number}"
         path = os.path.join(self.path, str(step))
         files.move(path, os.path.join(self.path, target))
-        self._log(f"warning: {path} is set aside as {target}: {why}")
+        self._log(f"warning: {path} was renamed to {target}: {why}")
 
     def _delete(self, steps: Collection[int], new: int | None = None) -> None:
         if steps and new is not None:

@@ -311,7 +311,7 @@ def assemble(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def add_low_rank(kernel: Any, a: Any, b: Any, scale: Any) -> Any:
-    """Returns kernel + scale * a b in float32 (Hu et al. 2021, section 4.1), in NumPy or JAX.
+    """Returns kernel + scale * a b in float32 (Hu et al. 2022, section 4.1), in NumPy or JAX.
 
     Args:
         kernel: [..., *inputs, *outputs]; the leading axes are common to all three arrays, such as the layers

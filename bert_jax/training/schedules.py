@@ -74,7 +74,7 @@ def triangle(
 ) -> jax.Array:
     """Returns the rate of a linear rise from a fraction of lr, to lr at step W, and a decay until step T.
 
-    Crammed BERT (Geiping and Goldstein 2022) uses it with a rise from lr/4 over 3/4 of the run.
+    Crammed BERT (Geiping and Goldstein 2023) uses it with a rise from lr/4 over 3/4 of the run.
     """
     done = jnp.asarray(step, jnp.float32) / max(warmup_steps, 1)
     return jnp.where(

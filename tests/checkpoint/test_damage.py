@@ -71,7 +71,7 @@ def test_a_damaged_step_is_set_aside_for_the_newest_good_one(copy, mesh, damage)
     assert step == 4
     assert_same(state, make_state(mesh, 4))
     assert sorted(os.listdir(copy)) == ["2", "4", "bad-6"]
-    assert "set aside as bad-6" in lines[0] and "resuming from step 4; 2 steps are lost" in lines[1]
+    assert "renamed to bad-6" in lines[0] and "resuming from step 4; 2 steps are lost" in lines[1]
 
 
 def test_all_bad_is_no_new_start(copy, mesh):

@@ -83,7 +83,7 @@ def test_killed_a_hundred_times_it_ends_bit_for_bit_the_same(server, records, tm
         code = server.wait()
         text = output.read_text()
         assert code == -signal.SIGKILL, f"it ended by itself, after {killed} kills: {code}\n{text}"
-        assert "set aside" not in text and "Traceback" not in text, text
+        assert "renamed to" not in text and "Traceback" not in text, text
         killed += 1
         in_a_save += is_saving(workdir)
         found = re.search(r"resumed from step (\d+)", text)

@@ -165,7 +165,7 @@ def test_killed_at_many_moments(whole, records, tmp_path, devices):
                     time.sleep(rng.uniform(0, 0.3))
         code = attempt.kill()
         assert code in (0, -signal.SIGKILL), attempt.text
-        assert "set aside" not in attempt.text
+        assert "renamed to" not in attempt.text
         resumed.append(attempt.resumed_from)
         if code == 0:
             break
