@@ -116,7 +116,8 @@ def test_a_session_survives_failing_and_hanging_processes(compare, tmp_path, cap
     late = compare.turns.Session(0, tmp_path, patience=0)
     assert late.run([turn("four", [sys.executable, "-c", "1"])], 1) == []
     out = capsys.readouterr().err
-    assert "one: failed (MemoryError: too much)" in out and "two: stopped" in out and "four: left out" in out
+    for outcome in ("one: failed (MemoryError: too much)", "two: stopped", "four: skipped"):
+        assert outcome in out
     stored = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [one["round"] for one in stored] == [4, 5, 0]
 
