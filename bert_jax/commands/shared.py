@@ -102,7 +102,7 @@ def add_finetuned(define: Define, workdir: str, output: str) -> None:
     add_dtype(define)
 
 
-def add_text_columns(define: Define, purpose: str = "") -> None:
+def add_text_columns(define: Define, purpose: str) -> None:
     """Defines --text, the columns of the text or of a pair of texts; `purpose` ends its help text."""
     define.string("text", f"Column of the text, or A,B for pairs.{purpose}")
 

@@ -8,7 +8,7 @@ in its own random order, which is computed and never stored. A process reads onl
 that its devices hold, so the batches are the same for any number of processes and after any restart.
 
 A fraction of the positions may be replay: rows of other records (`Replay`). Replay positions and all others
-are numbered separately, and each numbering runs through epochs of its own records.
+are numbered separately, and have separate epochs.
 """
 
 from __future__ import annotations
