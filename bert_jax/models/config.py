@@ -112,8 +112,8 @@ class Architecture:
     )
     position_buckets: int = _field(
         0,
-        "Distances up to half of this number have one embedding each, longer ones share them "
-        "(`disentangled`). 0: one each; DeBERTa: 256.",
+        "Distances up to half of this number each have an embedding; ranges of longer ones share one "
+        "(`disentangled`). 0: no ranges; DeBERTa: 256.",
         "shape",
         bounds=(0, 2**24),
     )
@@ -216,8 +216,8 @@ class Architecture:
     )
     classifier_pooling: str | None = _field(
         None,
-        "State that a sequence head reads: `cls`, `last` or `mean`. None: the model family's, with `last` "
-        "for `cls` if `causal` is set.",
+        "State that a sequence head reads: `cls`, `last` or `mean`. None: the model family's; if `causal` "
+        "is set, `last` instead of `cls`.",
         "of_head",
         choices=("cls", "last", "mean"),
         type="str",
@@ -225,13 +225,13 @@ class Architecture:
     )
     attention_adapter: int = _field(
         0,
-        "Width of an adapter after each attention, which `adapter.kind` sets. 0: none.",
+        "Width of an adapter after each attention. 0: none. `adapter.kind` sets it.",
         "shape",
         bounds=(0, 2**20),
     )
     output_adapter: int = _field(
         0,
-        "Width of an adapter after each feed-forward block, which `adapter.kind` sets. 0: none.",
+        "Width of an adapter after each feed-forward block. 0: none. `adapter.kind` sets it.",
         "shape",
         bounds=(0, 2**20),
     )

@@ -55,7 +55,7 @@ class OptimizerConfig(Part):
     )
     args: str = option(
         "",
-        "Keyword arguments of an optax optimizer, such as `b1=0.95`; it ignores `optimizer.b1`, `b2` and "
+        "Keyword arguments of an optax optimizer, such as `b1=0.95`, instead of `optimizer.b1`, `b2` and "
         "`eps`.",
     )
     schedule: str = option(
@@ -298,7 +298,7 @@ class RunConfig(Part):
     )
     init_ignore: str = option(
         "",
-        "Parameters that only the model or only `init_from` may have: a regular expression.",
+        "Parameters that `init_from` or the model may lack: a regular expression.",
         type="regex",
     )
     max_skipped_steps: int = free(
