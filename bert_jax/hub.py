@@ -26,9 +26,6 @@ with epy.lazy_imports():
 # tag or a commit.
 _NAME = re.compile(r"(?P<name>(?:\w[\w.-]*/)?\w[\w.-]*)(?:@(?P<revision>[\w./-]+))?")
 
-# The folder of a model in the hub's cache, or of one of its snapshots.
-_CACHED = re.compile(r"(?:^|/)models--(?P<name>[^/]+)(?:/snapshots/(?P<commit>\w+))?/*$")
-
 # Weights of other frameworks are not downloaded, and files that are programs or pickles are never read.
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 _OTHER_FILES = ["onnx/*", "openvino/*", "coreml/*", "checkpoint-*", "runs/*"]
@@ -46,32 +43,12 @@ def local_path(path: files.PathLike) -> files.PathLike:
     """Returns the folder of a model in the hub's cache, downloaded if needed; another path unchanged.
 
     Args:
-        path: a path, a URL, a name on the hub, or the folder of a model in the hub's cache.
+        path: a path, a URL, or a name on the hub.
 
     Raises:
-        UserError: the hub has no such model, it has no safetensors, or the hub cannot be reached and the
-            cache lacks the model; or a folder of the cache does not have exactly one snapshot.
+        UserError: the hub has no such model, or it cannot be reached and the cache lacks the model.
     """
-    if is_name(path):
-        return _download(os.fspath(path))
-    cached = _CACHED.search(os.fspath(path))
-    return path if cached is None or cached["commit"] else _snapshot(os.fspath(path))
-
-
-def _snapshot(folder: str) -> str:
-    snapshots, main = Path(folder, "snapshots"), Path(folder, "refs", "main")
-    commits = [main.read_text()] if main.exists() else sorted(path.name for path in snapshots.glob("*"))
-    if len(commits) != 1:
-        raise UserError(f"{folder}: {len(commits)} snapshots in it; give one of them, {snapshots}/COMMIT")
-    return str(snapshots / commits[0])
-
-
-def name_with_commit(path: files.PathLike) -> str:
-    """Returns the name of a model and the commit that was downloaded, "org/name@COMMIT"; a path unchanged."""
-    if not is_name(path):
-        cached = _CACHED.search(os.fspath(local_path(path)))
-        return f"{cached['name'].replace('--', '/')}@{cached['commit']}" if cached else os.fspath(path)
-    return f"{os.fspath(path).partition('@')[0]}@{os.path.basename(_download(os.fspath(path)))}"
+    return _download(os.fspath(path)) if is_name(path) else path
 
 
 @functools.cache
@@ -85,38 +62,25 @@ def _bar() -> type:
     return Bar
 
 
-@functools.cache  # so that all parts of a model come from one commit
+@functools.cache  # so that all files of a model come from one commit
 def _download(path: str) -> str:
     matched = _NAME.fullmatch(path)
     assert matched
-    name, revision = matched["name"], matched["revision"]
     try:
-        folder = huggingface_hub.snapshot_download(
-            name, revision=revision, allow_patterns=_FILES, ignore_patterns=_OTHER_FILES, tqdm_class=_bar()
+        return huggingface_hub.snapshot_download(
+            matched["name"],
+            revision=matched["revision"],
+            allow_patterns=_FILES,
+            ignore_patterns=_OTHER_FILES,
+            tqdm_class=_bar(),
         )
     except Exception as error:  # errors of huggingface_hub, of its HTTP library, or of the network
         raise _not_loaded(path, error) from error
-    if not any(Path(folder).rglob("*.safetensors")):
-        raise UserError(
-            f"{path}: the repository has no safetensors, the one format of weights that is read; "
-            "save the model with save_pretrained of transformers and give its folder"
-        )
-    return folder
 
 
 def _not_loaded(path: str, error: Exception) -> UserError:
-    errors, constants = huggingface_hub.errors, huggingface_hub.constants
-    if isinstance(error, errors.GatedRepoError):
-        reason = "it needs a permission; ask for it on the hub, and set HF_TOKEN"
-    elif isinstance(error, errors.RepositoryNotFoundError):
-        reason = "no such path, and no such name on the hub (what is private there needs HF_TOKEN)"
-    elif isinstance(error, errors.RevisionNotFoundError):
-        reason = "it has no such revision on the hub"
-    else:
-        detail = " ".join(str(error.__cause__ or error).split())[:200]
-        where = f"{constants.ENDPOINT} gave no answer, and the cache {constants.HF_HUB_CACHE} lacks it"
-        reason = f"no such path; as a name on the hub: {where} ({detail})"
-    return UserError(f"{path}: {reason}")
+    reason = " ".join(str(error).split())[:300]
+    return UserError(f"{path}: no such path, and it cannot be loaded from the Hugging Face hub ({reason})")
 
 
 # Data sets
@@ -244,7 +208,7 @@ def data_files(name: str, split: str) -> list[str]:
         converted = [f"{config}/{each}/*.parquet" for each in splits]
         found = _data_snapshot(name, matched["name"], _PARQUET_BRANCH, converted)
     if not known and len(places := {_split_of(each) for each in found}) > 1:
-        raise UserError(f"{name}: several data sets or splits in it, {', '.join(sorted(places))}; name one")
+        raise UserError(f"{name} has several data sets; expected one of {', '.join(sorted(places))}")
     if not found:
         raise NoSplit(f"{name}: no Parquet files of the split {split!r}")
     return found
@@ -268,12 +232,10 @@ def _patterns(shown: str, name: str, config: str, revision: str | None) -> dict[
     if not configs:
         return {}
     default = [each for each, content in configs.items() if content.get("default")] or list(configs)
-    if not config and len(default) > 1:
-        raise UserError(f"{shown}: which of its configurations? {shown}:CONFIG, of {', '.join(configs)}")
-    chosen = configs.get(config or default[0])
-    if chosen is None:
-        raise UserError(f"{shown}: no configuration {config!r}; expected one of {', '.join(configs)}")
-    files_of = chosen.get("data_files") or []
+    config = config or (default[0] if len(default) == 1 else "")
+    if config not in configs:
+        raise UserError(f"{shown}: expected hf:ORG/NAME:CONFIG, where CONFIG is one of {', '.join(configs)}")
+    files_of = configs[config].get("data_files") or []
     if isinstance(files_of, str):
         files_of = [{"split": "train", "path": files_of}]
     return {

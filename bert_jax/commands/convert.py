@@ -95,7 +95,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     is_export = flags.to in EXPORTS
     unused = [] if to_huggingface else ["push_to", "license"]
     unused += ["ignore"] * is_export
-    if is_export or not formats.get(flags.to).takes_changes:
+    if is_export or not formats.FORMATS[flags.to].takes_changes:
         unused += CHANGES
     shared.check_unused(flags, unused, f"--to={flags.to}")
     if is_export:
@@ -126,9 +126,7 @@ def _export(flags: absl_flags.FlagValues) -> int:
     if flags.to == "onnx":
         for package in ("onnx", "onnxruntime"):
             check_installed(package, "onnx", "--to=onnx")
-    conversion.check_model_directory(
-        flags.output, flags.input, flags.overwrite, _is_export, "--input", "an export"
-    )
+    conversion.check_model_directory(flags.output, flags.input, flags.overwrite, _is_export)
     model = convert.load(flags.input, log=log)
     model.check_sentence()
     if model.tokenizer is None:
@@ -211,9 +209,7 @@ def change(
 def _add_tokens(
     model: convert.Model, path: str, vocab_path: str, log: Callable[[str], None]
 ) -> convert.Model:
-    old = model.tokenizer
-    if old is None:
-        raise UserError(f"--add_tokens={path}: {model.source or 'the model'} has no vocabulary to add to")
+    old = model.check_vocabulary()
     listed = [line for line in text_files.lines(path) if line.strip()]
     tokens = vocabulary.add_tokens(old, listed)
     atomic.write_file(vocab_path, "".join(f"{token}\n" for token in tokens).encode())

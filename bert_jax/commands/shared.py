@@ -109,7 +109,7 @@ def add_text_columns(define: Define, purpose: str) -> None:
 
 def text_columns(flags: absl_flags.FlagValues) -> dict[str, str]:
     """Returns `text_a` and `text_b`, the columns that --text names; a missing one has no entry."""
-    names = comma_lists.names(flags.text or "", "--text")
+    names = comma_lists.names(flags.text or "")
     if len(names) > 2:
         raise UserError(f"--text={flags.text}: expected one column, or two of pairs")
     return dict(zip(("text_a", "text_b"), names, strict=False))

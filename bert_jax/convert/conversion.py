@@ -59,8 +59,8 @@ def convert(
         UserError: the user made a mistake, or the conversion is not exact.
         StorageError: the output cannot be written.
     """
-    target = formats.get(to)
-    check_model_directory(output, source, overwrite, _may_be_replaced, "--input", "what convert wrote")
+    target = formats.FORMATS[to]
+    check_model_directory(output, source, overwrite, _may_be_replaced)
     kind = loading.detect(loading.local_path(source))
     model = loading.load(source, ignore=ignore, log=log)
     model.check_sentence()
@@ -69,8 +69,7 @@ def convert(
         model = change(model, extra)
         if model.untied:
             raise UserError(
-                f"{source}: {model.untied} is not tied to the word embeddings, which is not supported; "
-                "--head=none converts the model without its masked LM head"
+                f"{source}: the masked LM head has an untied {model.untied}; --head=none skips the head"
             )
         given = {name: value(model) if callable(value) else value for name, value in options.items()}
         difference = _write(model, folder, target, output, given)
@@ -112,7 +111,7 @@ def push_run(workdir: str, repository: str, *, license: str = "", log: Callable[
     model_card.check_name(repository)
     log = distributed.log_of_primary(log)
     model = loading.load(workdir, log=log)
-    target = formats.get("huggingface")
+    target = formats.FORMATS["huggingface"]
 
     def upload() -> str:
         model.check_sentence()
@@ -142,30 +141,25 @@ def written(output: str) -> Iterator[str]:
         message = f"--output={output}: cannot be written ({error.strerror or error})"
         raise file_error(message, error) from error
     except safetensors.SafetensorError as error:
-        message = f"--output={output}: cannot be written ({error})"
-        raise StorageError(message) from error
+        raise StorageError(f"--output={output}: cannot be written ({error})") from error
 
 
 def check_model_directory(
-    output: str, source: str, overwrite: bool, may_be_replaced: Callable[[str], bool], flag: str, what: str
+    output: str, source: str, overwrite: bool, may_be_replaced: Callable[[str], bool]
 ) -> None:
-    """Raises UserError unless `output` is free or contains only replaceable files, and not the source.
-
-    `flag` is the flag that named `source`, and `what` is what the command may replace, for messages.
-    """
+    """Raises UserError unless `output` is free, or holds only replaceable local files, and not `source`."""
     checks.check_free(output, overwrite)
     if not (files.is_file(output) or files.names(output)):
         return
-    if files.is_remote(output):
-        raise UserError(f"--output={output}: a directory in an object store is not replaced; choose another")
     target = os.path.realpath(output)
-    if os.path.commonpath([os.path.realpath(source), target]) == target:
-        raise UserError(f"--output={output} is, or holds, the {flag}; choose another")
+    holds_source = os.path.commonpath([os.path.realpath(source), target]) == target
     names = (name.split("/") for name in files.walk(output))
     of_models = (each[:1] if each[0] == "checkpoints" else each for each in names)
-    if not may_be_replaced(output) or not all(_OF_MODELS.fullmatch(x) for each in of_models for x in each):
+    are_of_models = all(_OF_MODELS.fullmatch(x) for each in of_models for x in each)
+    if files.is_remote(output) or holds_source or not (may_be_replaced(output) and are_of_models):
         raise UserError(
-            f"--output={output}: --overwrite replaces {what}, and this holds something else; choose another"
+            f"--output={output}: --overwrite replaces only a local model that this command has written, and "
+            "not --input"
         )
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from bert_jax import checkpoint, hub
 from bert_jax.convert import families, formats
-from bert_jax.convert.model import Model
+from bert_jax.convert.model import Model, not_ignored
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.io import files
+from bert_jax.io.wording import some
 from bert_jax.models.config import RUN_FIELDS, SHAPE_FIELDS, SIZE_FIELDS, EncoderConfig
 from bert_jax.models.heads.structures import LSTM
 from bert_jax.objectives.distillation import DISTILLATION
@@ -28,21 +28,16 @@ def detect(path: files.PathLike) -> formats.Format:
     """Returns the format of the checkpoint at a path.
 
     Raises:
-        UserError: `path` is not a path, does not exist, or is not a checkpoint.
+        UserError: there is no checkpoint.
     """
-    if not (isinstance(path, str | os.PathLike) and os.fspath(path)):
-        raise UserError(f"path is {path!r:.60}: expected {_EXPECTED}")
-    if (kind := formats.find(path)) is not None:
+    if path and (kind := formats.find(path)):
         return kind
-    exists = files.exists(path)
-    what = "it is no checkpoint" if exists else "no such directory or prefix"
-    raise UserError(f"{path}: {what}; expected {_EXPECTED}")
+    raise UserError(f"{os.fspath(path)!r} is not a model; expected {_EXPECTED}")
 
 
 def local_path(path: files.PathLike) -> files.PathLike:
     """Returns the cached folder of a model of the hub; another path unchanged, such as a TF1 prefix."""
-    is_path = isinstance(path, str | os.PathLike)
-    return hub.local_path(path) if is_path and formats.find(path) is None else path
+    return path if formats.find(path) else hub.local_path(path)
 
 
 def load_architecture(path: files.PathLike) -> tuple[EncoderConfig, Tokenizer]:
@@ -54,7 +49,7 @@ def load_architecture(path: files.PathLike) -> tuple[EncoderConfig, Tokenizer]:
     folder = local_path(path)
     config, tokenizer = detect(folder).read_config(folder)
     if tokenizer is None:
-        raise UserError(f"{path}: no vocabulary in it; copy the model's vocab.txt there")
+        raise UserError(f"{path} has no vocabulary; add vocab.txt to it")
     return config, tokenizer
 
 
@@ -88,11 +83,8 @@ def adopt_architecture(
     own = [name for name in explicit if name != "vocab_size" or fields[name]]
     wrong = [name for name in own if name in SHAPE_FIELDS and fields[name] != adopted[name]]
     if wrong:
-        listed = ", ".join(f"{name} is {adopted[name]} there and {fields[name]} here" for name in wrong)
-        flags = " and ".join(f"--config.model.{name}" for name in wrong)
-        raise UserError(
-            f"init_from={path}: {listed}; leave out {flags}: the architecture is taken from init_from"
-        )
+        listed = " and ".join(f"--config.model.{name}={adopted[name]}, not {fields[name]}" for name in wrong)
+        raise UserError(f"--config.init_from={path}: expected {listed}")
     return adopted | {name: fields[name] for name in (*RUN_FIELDS, *own)}, tokenizer
 
 
@@ -116,7 +108,9 @@ def load(path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] =
     """
     folder = local_path(path)
     model = detect(folder).read(folder, ignore=ignore, log=log)
-    return model if folder == path else model.replace(source=hub.name_with_commit(path))
+    if folder == path:
+        return model
+    return model.replace(source=f"{os.fspath(path).partition('@')[0]}@{os.path.basename(folder)}")
 
 
 def commit_of_hub(path: str, workdir: files.PathLike) -> dict[str, str]:
@@ -167,29 +161,8 @@ _HEADS = (_HEADS | {LSTM, GENERATOR, DECODER, DISTILLATION}) - {"encoder"}
 
 
 def _check_report(report: checkpoint.Report, ignore: str) -> None:
-    try:
-        ignored = re.compile(ignore)
-    except re.error as error:
-        raise UserError(f"init_ignore={ignore!r} is not a valid regular expression ({error})") from error
-
-    def group(name: str) -> str:
-        return name.split("/")[0]
-
-    new = [n for n in report.new if not ignored.fullmatch(n)]
-    unused = [n for n in report.unused if group(n) not in _HEADS and not ignored.fullmatch(n)]
-    if not new and not unused:
-        return
-    differing = [
-        f"{what} {', '.join(which)}"
-        for what, which in (("lacks", new), ("has beyond this model", unused))
-        if which
-    ]
-    # The pattern names each encoder parameter, so that the user sees them, but a head as a whole.
-    patterns = dict.fromkeys(
-        re.escape(name) if group(name) == "encoder" else f"{group(name)}/.*" for name in (*new, *unused)
-    )
-    complete = "|".join([*filter(None, [ignore]), *patterns])
-    raise UserError(
-        f"{report.source} {' and '.join(differing)}; give another init_from or, if these tensors may be "
-        f"new or left behind, --config.init_ignore='{complete}'"
-    )
+    unused = [name for name in report.unused if name.split("/")[0] not in _HEADS]
+    differing = [f"lacks {name}" for name in not_ignored(report.new, ignore)]
+    differing += [f"has an unused {name}" for name in not_ignored(unused, ignore)]
+    if differing:
+        raise UserError(f"{report.source} {some(differing)}; --config.init_ignore=PATTERN allows this")

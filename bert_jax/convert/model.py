@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,12 +107,7 @@ class Model:
 
     def __post_init__(self):
         """Raises UserError for a head, parameters or a vocabulary that do not fit the architecture."""
-        family = self.family
-        if self.head not in family.heads:
-            raise UserError(
-                f"{self.source or 'the model'}: a {family.name} with head {self.head} does not exist; the "
-                f"heads of a {family.name} are {', '.join(family.heads)}"
-            )
+        family, name = self.family, self.source or "the model"
         required = family.required(self.head)
         groups = [x for x in family.allowed(self.head) if x in self.groups or x in required]
         module = family.module(self.config, groups, self.head, self.classes)
@@ -124,17 +119,13 @@ class Model:
             for name in expected
             if name in self.params and tuple(self.params[name].shape) != expected[name]
         ]
-        for what, which in (("lacks", missing), ("has beyond it", unexpected), ("differs in", misshapen)):
-            if which:
-                raise UserError(
-                    f"{self.source or 'the model'}: as a {family.name} with head {self.head} it {what} "
-                    f"{some(which)}"
-                )
+        wrong = [f"{each} is missing" for each in missing] + [f"{each} is unknown" for each in unexpected]
+        if wrong := [*wrong, *misshapen]:
+            raise UserError(f"{name} is not a {family.name} with head {self.head}: {some(wrong)}")
         if self.tokenizer is not None and self.tokenizer.vocab_size > self.config.vocab_size:
             raise UserError(
-                f"{self.source or 'the model'}: its vocabulary {self.tokenizer.path} has "
-                f"{self.tokenizer.vocab_size} tokens and its table of embeddings {self.config.vocab_size} "
-                "rows: they do not belong together"
+                f"{name} has embeddings of {self.config.vocab_size} tokens, and its vocabulary "
+                f"{self.tokenizer.path} has {self.tokenizer.vocab_size}"
             )
 
     @property
@@ -190,9 +181,15 @@ class Model:
         """Raises UserError if files of sentence-transformers describe vectors that are not supported."""
         if self.head in PRETRAINED and self.sentence and self.sentence.unsupported:
             raise UserError(
-                f"{self.source}: {self.sentence.unsupported} is not supported, so vectors would differ; "
-                "choose another model, give --pooling, or remove modules.json to use the encoder alone"
+                f"{self.source}: {self.sentence.unsupported} is not supported; without modules.json, the "
+                "encoder is used alone"
             )
+
+    def check_vocabulary(self) -> Tokenizer:
+        """Returns the tokenizer. Raises UserError if the model has none."""
+        if self.tokenizer is None:
+            raise UserError(f"{self.source or 'the model'} has no vocabulary; add vocab.txt to it")
+        return self.tokenizer
 
     @property
     def module(self) -> AssembledModel:
@@ -229,17 +226,19 @@ def check_file_params(source: str, family: Family, found: FileParams, ignore: st
 
     Unknown tensors are skipped if the regular expression `ignore` matches their full names.
     """
-    try:
-        ignored = re.compile(ignore)
-    except re.error as error:
-        raise UserError(f"{ignore!r} is not a valid regular expression ({error})") from error
-    unknown = [name for name in found.unknown if not ignored.fullmatch(name)]
+    unknown = not_ignored(found.unknown, ignore)
     if wrong := [*(f"it lacks {name}" for name in found.missing), *found.misshapen]:
         raise UserError(f"{source} does not match its configuration: {some(wrong)}")
     if unknown:
-        patterns = dict.fromkeys(re.escape(re.split("[./]", name)[0]) + ".*" for name in unknown)
-        complete = "|".join([*filter(None, [ignore]), *patterns])
         raise UserError(
-            f"{source}: it has {some(unknown)}, which no {family.name} has; to skip it, set "
-            f"--ignore='{complete}' (convert) or --config.init_ignore='{complete}' (training)"
+            f"{source} has {some(unknown)}, unknown in a {family.name}; --ignore (convert) or "
+            f"--config.init_ignore (training) skips tensors"
         )
+
+
+def not_ignored(names: Iterable[str], ignore: str) -> list[str]:
+    """Returns the names that the regular expression `ignore` does not match as a whole."""
+    try:
+        return [name for name in names if not re.fullmatch(ignore, name)]
+    except re.error as error:
+        raise UserError(f"{ignore!r} is not a valid regular expression ({error})") from error

@@ -252,7 +252,7 @@ def check_name(repository: str) -> None:
         hub_utils.validate_repo_id(repository)
         _, _ = repository.split("/")
     except ValueError:
-        raise UserError(f"push_to={repository}: expected USER/NAME, a valid name on the hub") from None
+        raise UserError(f"--push_to={repository}: expected USER/NAME, a valid name on the hub") from None
 
 
 def push(folder: str, repository: str) -> str:
@@ -267,7 +267,5 @@ def push(folder: str, repository: str) -> str:
         api.upload_folder(repo_id=repository, folder_path=folder)
     except Exception as error:  # errors of huggingface_hub, of its HTTP library, or of the network
         reason = " ".join(str(error).split())[:200]
-        raise UserError(
-            f"push_to={repository}: {reason}; the model itself is saved, and can be pushed again"
-        ) from error
+        raise UserError(f"--push_to={repository}: cannot be uploaded ({reason})") from error
     return str(url)

@@ -75,8 +75,8 @@ class SentenceVectors:
     def prompt(self, name: str) -> str:
         """Returns the text of a prompt; "" for the name "". Raises UserError for an unknown one."""
         if name and name not in self.prompts:
-            known = f"the prompts of the model are {', '.join(self.prompts)}"
-            raise UserError(known if self.prompts else "the model has no prompts")
+            known = ", ".join(self.prompts) or "none"
+            raise UserError(f"prompt {name!r} is unknown; the prompts of the model are {known}")
         return self.prompts.get(name, "")
 
     @property

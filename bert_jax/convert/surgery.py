@@ -13,7 +13,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from bert_jax.convert.heads import PRETRAINED
 from bert_jax.convert.model import Model
 from bert_jax.errors import UserError
 from bert_jax.models.config import EncoderConfig
@@ -42,19 +41,14 @@ def pad_vocabulary(model: Model, multiple: int) -> Model:
     rows and biases have zero gradients. Adam does not change them; LAMB sees the larger norm of the biases.
 
     Raises:
-        UserError: `multiple` is less than 1, or the masked LM head has no bias.
+        UserError: the masked LM head has no bias.
     """
-    if multiple < 1:
-        raise UserError(f"rows of the vocabulary to a multiple of {multiple}: expected 1 or more")
     rows = model.config.vocab_size
     added = -rows % multiple
     if not added:
         return model
     if model.has_masked_lm and not any(name in model.params for name in BIASES):
-        raise UserError(
-            f"{model.source or 'the model'}: its masked LM head has no bias, without which an added row has "
-            "a probability; leave the vocabulary as it is"
-        )
+        raise UserError("--pad_vocab_to needs a masked LM head with a bias, or --head=none")
 
     def padded(x: np.ndarray) -> np.ndarray:
         fill = PADDING_BIAS if x.ndim == 1 else 0
@@ -80,9 +74,7 @@ def change_rows(model: Model, size: int, change: Callable[[np.ndarray], np.ndarr
 
 def unpad_vocabulary(model: Model) -> Model:
     """Removes the rows beyond the tokenizer's vocabulary, whatever their values."""
-    if model.tokenizer is None:
-        raise UserError(f"{model.source or 'the model'} has no vocabulary, so its size is unknown")
-    size = model.tokenizer.vocab_size
+    size = model.check_vocabulary().vocab_size
     return change_rows(model, size, lambda rows: rows[:size])
 
 
@@ -94,8 +86,6 @@ def resize_positions(model: Model, positions: int) -> Model:
     shorter table keeps the first rows. Rows before the first token's (RoBERTa's `position_offset`) do not
     change. A model without such a table, such as ModernBERT and DeBERTa, keeps its parameters.
     """
-    if positions < 1:
-        raise UserError(f"{positions} positions: expected 1 or more")
     offset, params = model.config.position_offset, dict(model.params)
     if POSITIONS in params:
         before, table = np.split(params[POSITIONS], [offset])
@@ -125,16 +115,18 @@ def select_layers(model: Model, layers: Sequence[int]) -> Model:
             convolution and `layers` does not have it first and only there.
     """
     depth = model.config.num_hidden_layers
-    expected = ""
+    expected, changes = "", None
     if model.config.layer_groups:
         expected = "a model whose layers do not share their parameters"
     elif not layers or not all(0 <= layer < depth for layer in layers):
         expected = f"numbers from 0 to {depth - 1}"
     elif _first_differs(model.config) and (layers[0] or 0 in layers[1:]):
         expected = "layer 0, whose parameters differ, first and only there, as in 0,3,6"
-    if expected:
-        raise UserError(f"layers {', '.join(map(str, layers))}: expected {expected}")
-    config = model.config.replace(num_hidden_layers=len(layers), **_attention(model.config, layers))
+    elif (changes := _attention(model.config, layers)) is None:
+        expected = "a global layer at equal distances from the first one on"
+    if changes is None:
+        raise UserError(f"--layers={','.join(map(str, layers))}: expected {expected}")
+    config = model.config.replace(num_hidden_layers=len(layers), **changes)
     return _restacked(model, config, layers)
 
 
@@ -174,7 +166,8 @@ def _first_differs(config: EncoderConfig) -> bool:
     return not config.first_attention_norm or config.conv_kernel_size > 0
 
 
-def _attention(config: EncoderConfig, layers: Sequence[int]) -> dict[str, Any]:
+def _attention(config: EncoderConfig, layers: Sequence[int]) -> dict[str, Any] | None:
+    """Returns the fields that describe which layers are local; None if no fields can."""
     is_local = [config.is_local(layer) for layer in layers]
     if not any(is_local):
         names = ("local_window", "global_every", "local_rotary_theta")
@@ -183,10 +176,7 @@ def _attention(config: EncoderConfig, layers: Sequence[int]) -> dict[str, Any]:
     for every in range(2, len(layers) + 1):
         if is_local == [i % every > 0 for i in depth]:
             return {"global_every": every}
-    raise UserError(
-        f"layers {', '.join(map(str, layers))}: expected a global layer, such as {config.global_every}, at "
-        "equal distances from the first one on"
-    )
+    return None
 
 
 def cast(model: Model, dtype: str) -> Model:
@@ -202,7 +192,7 @@ def cast(model: Model, dtype: str) -> Model:
         with np.errstate(over="ignore"):
             params[name] = np.asarray(array).astype(DTYPES[dtype])
         if np.any(np.isfinite(array) & ~np.isfinite(params[name])):
-            raise UserError(f"{name} does not fit into {dtype}: a value would be infinite; try float32")
+            raise UserError(f"--dtype={dtype}: a value of {name} would become infinite")
     return model.replace(params=params)
 
 
@@ -216,25 +206,13 @@ def change_head(model: Model, head: str) -> Model:
         UserError: the family has no such head, or the model lacks some of its parameters.
     """
     family = model.family
-    if head not in family.heads:
-        raise UserError(
-            f"head {head!r} is unknown; the heads of a {family.name} are {', '.join(family.heads)}"
-        )
     if head == model.head:
         return model.replace(untied="") if model.untied else model
     if model.generator is not None and head == model.generator.head:
         return model.generator
-    present = set(model.groups)
-    required = family.required(head)
-    missing = [group for group in required if group not in present]
-    # Heads of different tasks share the group's name.
-    if "classifier" in required and "classifier" in present:
-        missing.append("its own classifier")
-    if missing:
-        have = [x for x in PRETRAINED if x in family.heads and present.issuperset(family.required(x))]
+    if missing := [group for group in family.required(head) if group not in model.groups]:
         raise UserError(
-            f"{model.source or 'the model'} has the head {model.head} and lacks what {head} needs: "
-            f"{', '.join(missing)}; choose {' or '.join(have)}, or train that head first"
+            f"--head={head} needs {', '.join(missing)}, which {model.source or 'the model'} does not have"
         )
     groups = family.allowed(head)
     params = {name: array for name, array in model.params.items() if name.split("/")[0] in groups}

@@ -14,7 +14,6 @@ from tokenizers import models
 from bert_jax.convert.model import Model
 from bert_jax.convert.surgery import change_rows
 from bert_jax.errors import UserError
-from bert_jax.io.wording import counted
 from bert_jax.tokenization import SPECIAL_TOKENS, Tokenizer
 from bert_jax.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WordPieceTokenizer
 
@@ -38,9 +37,7 @@ def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, str]:
     all tokens. The two vocabularies may be of different kinds. Rows beyond the old vocabulary (padding) are
     dropped.
     """
-    old = model.tokenizer
-    if old is None:
-        raise UserError(f"{model.source or 'the model'} has no vocabulary, whose tokens could be matched")
+    old = model.check_vocabulary()
     rows: dict[_Key, int] = {}
     for i, key in enumerate(_token_keys(old)):
         rows.setdefault(key, i)
@@ -143,19 +140,17 @@ def add_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> list[str]:
     skipped. "##" before a token marks the continuation of a word.
 
     Raises:
-        UserError: no token is new, this tokenizer can never produce a token, or it is a SentencePiece model.
+        UserError: this tokenizer can never produce a token, or it is not WordPiece.
     """
     if not isinstance(tokenizer, WordPieceTokenizer):
-        raise UserError(f"tokens can be added to WordPiece, and {tokenizer.path} is a {tokenizer.kind} model")
+        raise UserError(f"--add_tokens needs WordPiece, and {tokenizer.path} is {tokenizer.kind}")
     known = set(tokenizer.tokens)
     new = [token for token in dict.fromkeys(tokens) if token not in known]
-    if not new:
-        raise UserError(f"none of the {counted(len(tokens), 'token')} to add is new to {tokenizer.path}")
     for token in new:
         text = token.removeprefix(CONTINUATION)
         if tokenizer.words(text) != [text] or len(text) > MAX_WORD_CHARACTERS:
             raise UserError(
-                f"the token to add {token!r} would never occur: expected one word without spaces or "
+                f"--add_tokens: {token!r} would never occur; expected one word without spaces or "
                 f"punctuation{', in lower case' if tokenizer.lower_case else ''}"
             )
     result = list(tokenizer.tokens)

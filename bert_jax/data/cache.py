@@ -72,20 +72,17 @@ def local_copy(url: str, directory: str = "", log: Callable[[str], None] = print
             listed = [entry for split in manifest["splits"].values() for entry in split["files"]]
             wanted = {manifest["vocabulary"]["file"]: -1} | {e["name"]: e["bytes"] for e in listed}
         gigabytes = sum(wanted.values()) / 1e9
-        if is_remote := gigabytes > (limit := _limit()):
+        if is_remote := gigabytes > (limit := float(os.environ.get(_LIMIT) or "100")):
             if foreign:
                 raise UserError(
-                    f"{url} has {gigabytes:.3g} GB of records without a {manifests.FILE}, above {_LIMIT}="
-                    f"{limit:g}: expected records of `bert-jax data`, or a higher limit"
+                    f"{url} has no {manifests.FILE} and {gigabytes:.3g} GB, more than {_LIMIT}={limit:g}"
                 )
             _compare(base, listed)
             later = {entry["name"] + tfrecord.INDEX_SUFFIX: 8 * entry["rows"] for entry in listed}
             wanted = {manifest["vocabulary"]["file"]: -1}
             content = json.dumps(manifest | {"url": base}).encode()
     except OSError as error:
-        reason = error.strerror or error
-        message = f"cannot read the records {url} ({reason}): is there a {manifests.FILE}?"
-        raise file_error(message, error) from error
+        raise file_error(f"{path}: cannot be read ({error.strerror or error})", error) from error
     name = f"{base.rpartition('/')[2]}-{hashlib.sha256(key).hexdigest()[:16]}"
     target = os.path.join(directory or default_directory(), name)
     try:
@@ -104,7 +101,7 @@ def local_copy(url: str, directory: str = "", log: Callable[[str], None] = print
             if content:
                 atomic.write_file(os.path.join(target, manifests.FILE), content)
     except OSError as error:
-        message = f"cannot keep a copy of {url} in {target}: {error.strerror or error}"
+        message = f"{url} cannot be copied to {target} ({error.strerror or error})"
         raise file_error(message, error) from error
     return target
 
@@ -119,15 +116,7 @@ def _fetch(url: str, target: str, name: str, size: int) -> None:
         files.download(f"{url.rstrip('/')}/{name}", copy.name)  # not to a directory that may be too small
         found = os.path.getsize(copy.name)
         if size >= 0 and found != size:
-            raise UserError(f"{url}/{name} is incomplete ({found:,} of {size:,} bytes); copy it there again")
-
-
-def _limit() -> float:
-    value = os.environ.get(_LIMIT) or "100"
-    try:
-        return float(value)
-    except ValueError:
-        raise UserError(f"{_LIMIT}={value}: expected a number of GB") from None
+            raise UserError(f"{url}/{name} is incomplete ({found:,} of {size:,} bytes)")
 
 
 def _compare(base: str, listed: list[dict[str, Any]]) -> None:
@@ -140,8 +129,8 @@ def _compare(base: str, listed: list[dict[str, Any]]) -> None:
         another = size != expected or (crc is not None and crc != entry.get("crc32c", crc))
         if another or index_size != 8 * entry["rows"]:
             raise UserError(
-                f"{base}/{name} ({counted(size, 'byte')}, expected {expected:,}) or its .index is missing or "
-                f"differs from {manifests.FILE}; copy both there again"
+                f"{base}/{name} or its .index does not match {manifests.FILE}; the file has "
+                f"{counted(size, 'byte')}, expected {expected:,}"
             )
 
 
@@ -150,9 +139,8 @@ def _check_room(target: str, needed: int, url: str) -> None:
     free = usage.f_bavail * usage.f_frsize
     if free < needed:
         raise UserError(
-            f"{url} needs {needed / 1e9:.1f} GB, and {target} has {free / 1e9:.1f} GB free: set "
-            f"BERT_JAX_RECORD_CACHE to a directory on another disk, or lower {_LIMIT} to read the records "
-            "remotely"
+            f"{url} needs {needed / 1e9:.1f} GB, and {target} has {free / 1e9:.1f} GB free; set "
+            "BERT_JAX_RECORD_CACHE to a directory on another disk"
         )
 
 

@@ -59,8 +59,7 @@ class GoogleDataset(Dataset):
             slots.
 
         Raises:
-            CorruptRecordError: a CRC is wrong, or a row does not follow the schema.
-            UserError: a token id is outside the vocabulary.
+            CorruptRecordError: a CRC is wrong, or a row does not follow the schema or the vocabulary.
         """
         indices = np.asarray(indices, np.int64)
         rows = self._rows(indices[indices >= 0].tolist())
@@ -83,21 +82,11 @@ class GoogleDataset(Dataset):
         return [features(record, *place) for record, place in records]
 
     def row_fault(self, index: int) -> str | None:
-        """Returns a description of the error in a row, or None.
-
-        Raises:
-            UserError: a token id is outside the vocabulary.
-        """
+        """Returns a description of the error in a row, or None."""
         try:
-            reason = self._assemble(self._rows([index]))[1][0]
+            return self._assemble(self._rows([index]))[1][0] or None
         except ValueError as error:
-            reason = str(error)
-        if reason.startswith("the token id"):
-            path, offset = self.locate(index)
-            raise UserError(
-                f"{path} at byte {offset}: {reason}; give the vocabulary that the records were made with"
-            )
-        return reason or None
+            return str(error)
 
     def _assemble(self, rows: list[dict[str, bytes]]) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Returns the arrays of a batch, and the error in each row: object [B], "" for a valid row.
@@ -262,7 +251,7 @@ def describe(directory: str, names: Sequence[str], vocab: str, index_dir: str = 
             digest.update(file[0] + file[len(file) - 1])
             shape = shape or _shape(file)
     if shape is None:
-        raise UserError(f"the record files of {directory} are empty: make them anew")
+        raise UserError(f"{directory}: expected records in {', '.join(names[:3])}, but the files are empty")
     if vocab:
         tokenizer = tokenization.load(vocab)
         settings = tokenizer.settings() | {"file": files.absolute(vocab)}

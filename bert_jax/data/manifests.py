@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bert_jax.errors import UserError, file_error
+from bert_jax.errors import UserError, reading
 from bert_jax.io import files, json_files
 
 FILE = "manifest.json"
@@ -53,63 +53,39 @@ _SCHEMA = {
 _OF_GOOGLE = {"max_predictions_per_seq": _LENGTH}
 
 
-def parse(content: bytes, path: str, schema: str | None = None) -> dict[str, Any]:
-    """Parses and validates the content of a manifest file.
-
-    Args:
-        content: the bytes of the file.
-        path: the path of the manifest, for error messages.
-        schema: the expected schema of the records; None accepts any.
+def parse(content: bytes, path: str) -> dict[str, Any]:
+    """Parses and validates the content of the manifest at `path`.
 
     Raises:
-        UserError: the content is not a manifest, has another schema or version, has a field of the wrong
-            type, or names a file outside of its directory.
+        UserError: the content is not a manifest, has another version, has a field of the wrong type, or names
+            a file outside of its directory.
     """
     manifest = json_files.parse(content, path, {"schema": str, "version": int})
     found, version = manifest["schema"], manifest["version"]
-    if found not in ([schema] if schema else VERSIONS) or version != VERSIONS[found]:
-        expected = " or ".join(
-            f"{name!r} version {number}" for name, number in VERSIONS.items() if name == (schema or name)
-        )
-        where = os.path.dirname(path)
+    if version != VERSIONS.get(found):
         raise UserError(
-            f"{where} holds records of schema {found!r:.60} version {version}; expected {expected}"
+            f"{path}: schema is {found!r:.60} and version {version}, expected "
+            + " or ".join(f"{name!r} and {number}" for name, number in VERSIONS.items())
         )
     json_files.check(manifest, _SCHEMA | (_OF_GOOGLE if found == "google" else {}), path)
-    if manifest.get("nsp", "next") not in ("next", "sop", "none"):
-        raise UserError(f"{path}: nsp is {manifest['nsp']!r:.60}, expected next, sop or none")
     names = [entry["name"] for split in manifest["splits"].values() for entry in split["files"]]
     for name in (manifest["vocabulary"]["file"], *names):
         if name in ("", ".", "..") or set(name) & set("/\\:\0\n"):
-            raise UserError(f"{path}: it names the file {name[:100]!r}; expected a name without a folder")
+            raise UserError(f"{path}: it names the file {name[:100]!r}, expected a name without a folder")
     return manifest
 
 
-def read(data_dir: str, schema: str | None = None) -> dict[str, Any]:
+def read(data_dir: str) -> dict[str, Any]:
     """Returns the manifest of a record directory.
 
-    Args:
-        data_dir: the record directory.
-        schema: the expected schema; None accepts any.
-
     Raises:
-        UserError: the directory does not exist, has no manifest, or holds records of another schema.
+        UserError: the directory has no valid manifest.
     """
     path = os.path.join(data_dir, FILE)
-    if not files.is_directory(data_dir):
-        raise UserError(
-            f"there is no record directory {data_dir!r}; make one with `bert-jax data --output={data_dir}`"
-        )
-    try:
-        content = files.read(path)
-    except FileNotFoundError:
-        raise UserError(
-            f"{data_dir} has no {FILE}: it is not a directory of records, or `bert-jax data` did not finish; "
-            "run it again"
-        ) from None
-    except OSError as error:
-        raise file_error(f"cannot read {path} ({error.strerror or error})", error) from error
-    return parse(content, path, schema)
+    with reading(path):
+        if not files.exists(path):
+            raise UserError(f"{data_dir!r} has no {FILE}; expected the completed output of `bert-jax data`")
+        return parse(files.read(path), path)
 
 
 def merge(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -186,6 +162,7 @@ def check_alike(directories: Sequence[tuple[str, dict[str, Any]]], split: str) -
     Raises:
         UserError: the vocabularies or the settings differ, or no directory has the split.
     """
+    _check_equal([(name, manifest["schema"]) for name, manifest in directories], "schema")
     check_vocabularies(directories)
     for setting in ("max_seq_length", "max_predictions_per_seq"):
         _check_equal([(name, manifest.get(setting)) for name, manifest in directories], setting)
@@ -193,10 +170,8 @@ def check_alike(directories: Sequence[tuple[str, dict[str, Any]]], split: str) -
     _check_equal([one for one in labels if one[1] != "none"], "labels (--nsp)")
     available = list({split: None for _, manifest in directories for split in manifest["splits"]})
     if split not in available:
-        raise UserError(
-            f"the records {','.join(name for name, _ in directories)} have no split {split!r}, only "
-            f"{', '.join(map(repr, available))}"
-        )
+        names = ",".join(name for name, _ in directories)
+        raise UserError(f"the records {names} have no split {split!r}, only {', '.join(available)}")
 
 
 def check_vocabularies(directories: Sequence[tuple[str, dict[str, Any]]]) -> None:
@@ -211,6 +186,4 @@ def _check_equal(values: Sequence[tuple[str, Any]], what: str) -> None:
     for name, value in values[1:]:
         first_name, first = values[0]
         if value != first:
-            raise UserError(
-                f"the records {first_name} and {name} differ in their {what}: {first} and {value}"
-            )
+            raise UserError(f"{first_name} and {name} differ in their {what}: {first} and {value}")

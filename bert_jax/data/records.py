@@ -32,8 +32,8 @@ def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = ""
 
     Raises:
         UserError: a directory or the split does not exist, the split is empty, the files do not match the
-            manifest, the directories have different schemas, vocabularies or lengths, there is no manifest
-            and no vocabulary is given, or a vocabulary is given for records that contain one.
+            manifest, the directories have different schemas, vocabularies or lengths, or a vocabulary is
+            missing or has no effect.
     """
     directories = _directories(data_dir, vocab, index_dir)
     manifests.check_alike(directories, split)
@@ -51,13 +51,12 @@ def open_split(directories: Sequence[tuple[str, dict[str, Any]]], split: str, in
 
 
 def _directories(data_dir: str, vocab: str, index_dir: str) -> list[tuple[str, dict[str, Any]]]:
-    """Returns (directory, manifest) pairs of record directories with the same schema."""
+    """Returns (directory, manifest) pairs of record directories."""
     names = comma_lists.paths(data_dir) or [""]
     foreign = {name: found for name in names if (found := foreign_files(name))}
     if foreign and not vocab:
         raise UserError(
-            f"{next(iter(foreign))} holds record files and no {manifests.FILE}: if they are google-research/"
-            "bert's, name their vocabulary in data.vocab; if `bert-jax data` did not finish, run it again"
+            f"{next(iter(foreign))} has no {manifests.FILE}; --config.data.vocab is needed for such records"
         )
     directories = [
         (name, google.describe(name, foreign[name], vocab, index_dir))
@@ -66,16 +65,7 @@ def _directories(data_dir: str, vocab: str, index_dir: str) -> list[tuple[str, d
         for name in names
     ]
     if vocab and not foreign:
-        raise UserError(
-            f"data.vocab={vocab} is for records without a {manifests.FILE}; the records in {data_dir} "
-            "have a vocabulary of their own: leave data.vocab empty"
-        )
-    schemas = {manifest["schema"]: name for name, manifest in directories}
-    if len(schemas) > 1:
-        raise UserError(
-            f"{schemas[packed.SCHEMA]} holds packed records and {schemas[google.SCHEMA]} google ones: one "
-            "run reads one schema"
-        )
+        raise UserError(f"--config.data.vocab={vocab} has no effect, because {data_dir} has a vocabulary")
     return directories
 
 
@@ -112,20 +102,16 @@ def check_vocabulary(field: str, path: os.PathLike | str, theirs: Tokenizer, tok
         theirs: its tokenizer.
         tokenizer: the tokenizer of the data.
     """
-    problem = ""
+    settings: dict[str, tuple[Any, Any]] = {
+        name: (getattr(theirs, name), getattr(tokenizer, name)) for name in ("lower_case", "normalizer")
+    }
+    settings["template"] = theirs.template.pair, tokenizer.template.pair
+    settings["strip_accents"] = theirs.strip_accents, theirs.strip_accents and tokenizer.strip_accents
     if theirs.tokens != tokenizer.tokens:
-        problem = "another vocabulary; make the records with its vocabulary"
-    elif theirs.template != tokenizer.template:
-        problem = f"rows {theirs.template.pair!r}, and the records have {tokenizer.template.pair!r}"
-    elif theirs.strip_accents and not tokenizer.strip_accents and theirs.lower_case == tokenizer.lower_case:
-        problem = "text without accents, and the records have them; use `bert-jax data --lower_case`"
-    for name in ("lower_case", "normalizer"):
-        expected, actual = getattr(theirs, name), getattr(tokenizer, name)
-        if not problem and expected != actual:
-            flag = f"--{name}={str(expected).lower()}"
-            problem = f"{name}={expected}, and the records with {actual}; use `bert-jax data {flag}`"
-    if problem:
-        raise UserError(f"{field}={path} was trained with {problem}")
+        raise UserError(f"{field}={path} was trained with another vocabulary than the records")
+    for name, (expected, found) in settings.items():
+        if expected != found:
+            raise UserError(f"{field}={path} was trained with {name}={expected}; the records have {found}")
 
 
 def count_tokens(dataset: Dataset, vocab_size: int, limit: int = 2**24) -> np.ndarray:

@@ -133,8 +133,8 @@ def open_file(path: str, entry: dict[str, Any], index_dir: str = "") -> tfrecord
     file = tfrecord.RecordFile(path, index_dir)
     if file.size != entry["bytes"] or len(file) != entry["rows"]:
         raise UserError(
-            f"{path} has {counted(len(file), 'record')} in {counted(file.size, 'byte')}, and the manifest "
-            f"says {entry['rows']:,} in {entry['bytes']:,}; copy it again"
+            f"{path} has {counted(len(file), 'record')} in {counted(file.size, 'byte')}; its manifest has "
+            f"{entry['rows']:,} in {entry['bytes']:,}"
         )
     if "crc32c" in entry:
         verify(file, entry["crc32c"])
@@ -175,6 +175,5 @@ def verify(file: tfrecord.RecordFile, expected: int) -> None:
     except tfrecord.CorruptRecordError:
         return
     raise UserError(
-        f"{file.path} is not the file that `bert-jax data` wrote: its records are valid, but some were "
-        f"replaced or reordered (its CRC-32C is {crc:08x}, and {expected:08x} in the manifest); copy it again"
+        f"{file.path} is not the file in its manifest: its CRC-32C is {crc:08x}, expected {expected:08x}"
     )

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import google_crc32c
 import numpy as np
 
-from bert_jax.errors import StorageError, UserError, file_error
+from bert_jax.errors import UserError, file_error, reading
 from bert_jax.io import atomic, files, remote
 
 INDEX_SUFFIX = ".index"
@@ -47,10 +47,7 @@ class CorruptRecordError(UserError):
         self.path, self.offset, self.reason = path, offset, reason
 
     def __str__(self) -> str:
-        return (
-            f"corrupt record in {self.path} at byte {self.offset}: {self.reason}; "
-            "copy the file again from its source, or make the records anew"
-        )
+        return f"corrupt record in {self.path} at byte {self.offset}: {self.reason}"
 
 
 def masked_crc32c(data: bytes) -> int:
@@ -140,6 +137,7 @@ class RecordFile:
 
     Raises:
         UserError: the file does not exist or is not readable.
+        StorageError: the disk failed.
         CorruptRecordError: the file is truncated, or is not a TFRecord file.
     """
 
@@ -150,13 +148,10 @@ class RecordFile:
             digest = hashlib.blake2b(os.fsencode(files.absolute(path)), digest_size=8).hexdigest()
             name = f"{os.path.basename(path)}-{digest}{INDEX_SUFFIX}"
             self._index_paths.append(os.path.join(index_dir, name))
-        try:
-            with files.open_local(path) as file:
-                self.size = os.fstat(file.fileno()).st_size
-                self._descriptor = os.dup(file.fileno())
-            weakref.finalize(self, os.close, self._descriptor)
-        except OSError as error:
-            raise UserError(f"cannot read the records {path}: {error.strerror}") from error
+        with reading(path), files.open_local(path) as file:
+            self.size = os.fstat(file.fileno()).st_size
+            self._descriptor = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._descriptor)
         found = (self._read_index(place) for place in self._index_paths)
         offsets = next((index for index in found if index is not None), None)
         if offsets is None:
@@ -200,12 +195,10 @@ class RecordFile:
 
         Raises:
             CorruptRecordError: the file has become shorter.
-            UserError: the file cannot be read.
+            StorageError: the disk failed.
         """
-        try:
+        with reading(self.path):
             content = os.pread(self._descriptor, size, offset)
-        except OSError as error:
-            raise UserError(f"cannot read the records {self.path}: {error.strerror}") from error
         if len(content) < size:
             raise CorruptRecordError(self.path, offset, f"the file ends here (it had {self.size} bytes)")
         return content
@@ -333,16 +326,13 @@ class RemoteFile(RecordFile):
 
         Raises:
             CorruptRecordError: the bytes do not belong to an index of the file.
-            StorageError: the local disk failed.
+            OSError: the local disk failed.
         """
         if not self._fits(np.frombuffer(content, "<i8")):
             raise CorruptRecordError(self.path + INDEX_SUFFIX, start, "it is not the index of these records")
-        try:
-            with os.fdopen(os.open(self._index, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
-                file.seek(start)
-                file.write(content)
-        except OSError as error:
-            raise StorageError(f"cannot write {self._index}: {error.strerror}") from error
+        with os.fdopen(os.open(self._index, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
+            file.seek(start)
+            file.write(content)
 
     def _read(self, offset: int, size: int) -> bytes:
         return _read_ranges([(self.path, offset, offset + size)])[0]
@@ -356,7 +346,7 @@ def fetch(records: Iterable[tuple[RecordFile, int]]) -> dict[tuple[str, int], by
     Raises:
         CorruptRecordError: a file is shorter than it was, or an index belongs to another file.
         UserError: a file does not exist.
-        StorageError: a store cannot be read, or the local disk failed.
+        StorageError: a store cannot be read.
     """
     remote_records = [(file, number) for file, number in records if isinstance(file, RemoteFile)]
     blocks = {file.block(number): file for file, number in remote_records if not file.knows(number)}
@@ -381,8 +371,7 @@ def _read_ranges(ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
     try:
         contents = remote.read_ranges(ranges)
     except OSError as error:
-        message = f"cannot read the records {error.filename} ({error.strerror})"
-        raise file_error(message, error) from error
+        raise file_error(f"{error.filename}: cannot be read ({error.strerror})", error) from error
     for (path, start, end), content in zip(ranges, contents, strict=True):
         if len(content) < end - start:
             raise CorruptRecordError(path, start, f"the file ends here at byte {start + len(content)}")

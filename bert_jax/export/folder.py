@@ -13,7 +13,6 @@ from jax import export
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import Model, parity
 from bert_jax.convert.formats import huggingface_export
-from bert_jax.errors import UserError
 from bert_jax.export import onnx
 from bert_jax.export.onnx import INPUTS
 from bert_jax.inference.embedding import pool
@@ -25,7 +24,6 @@ STABLEHLO_FILE = "model.stablehlo"
 PLATFORMS = ("cpu", "cuda", "tpu")  # of StableHLO
 TOLERANCE = 1e-4  # of an export, relative to the largest output or to 1, whichever is larger
 
-_MOST_BYTES = 1_900_000_000  # of weights in StableHLO, which holds at most 2 GiB
 _LOGITS = {"masked_lm": "mlm", "pretraining": "mlm", "replaced_tokens": "discriminator"}
 
 # By format: the name of the library on the Hugging Face hub, and lines that import it and run `rows`.
@@ -87,15 +85,7 @@ def write_stablehlo(model: Model, path: str) -> None:
 
     The batch may have any size, and the length is from 2 to the number of the model's positions. The function
     raises an error for longer rows, whose last tokens would all have the last position.
-
-    Raises:
-        UserError: the model is too large for the format.
     """
-    size = sum(4 * array.size for array in model.params.values())
-    if size > _MOST_BYTES:
-        raise UserError(
-            f"{model.source}: {size / 1e9:.1f} GB of weights; StableHLO holds at most 2, try --to=onnx"
-        )
     constraints = ["sequence >= 2", f"sequence <= {model.config.max_seq_length}", "sequence^2 >= 2*sequence"]
     shape = export.symbolic_shape("batch, sequence", constraints=constraints)
     rows = [jax.ShapeDtypeStruct(shape, jnp.int32)] * len(INPUTS)

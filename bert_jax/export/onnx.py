@@ -121,9 +121,6 @@ class Graph:
 class ModelGraph:
     """Builds the graph of a model; `graph` is the result.
 
-    Args:
-        model: the model.
-
     Raises:
         UserError: the model has no export.
     """
@@ -133,7 +130,7 @@ class ModelGraph:
         config = model.config
         for name in ("attention_adapter", "output_adapter", "causal", "position"):
             if (value := getattr(config, name)) and value not in ("learned", "rotary", "alibi", "none"):
-                raise UserError(f"{model.source}: {name}={value} has no ONNX export; try --to=stablehlo")
+                raise UserError(f"--to=onnx does not support {name}={value}; use --to=stablehlo")
         self.graph = Graph(model.family.name)
         self._ids = self.graph.input("input_ids", (BATCH, LENGTH))
         self._mask = self.graph.input("attention_mask", (BATCH, LENGTH))
@@ -375,11 +372,7 @@ class ModelGraph:
 
     def _classify(self, hidden: Value) -> Value:
         """Returns the outputs of the classification head; see `AssembledModel.classify`."""
-        model = self._model
-        head = model.family.classifiers.get(model.head)
-        if head is None or head.lstm_layers:
-            raise UserError(f"{model.source}: the head {model.head} has no ONNX export")
-        x = hidden
+        head, x = self._model.family.classifiers[self._model.head], hidden
         if (pooling := head.pooling_of(self._config)) != "none":
             x = self._pool(x, pooling)
         if head.dense == "pooler":
@@ -403,8 +396,6 @@ class ModelGraph:
         if pooling == "mean":
             total = self.graph("ReduceSum", self.graph("Mul", hidden, real), axis, keepdims=0)
             return self.graph("Div", total, self.graph("Max", count, self.graph.floats(1.0)))
-        if pooling != "last":
-            raise UserError(f"pooling {pooling!r} has no ONNX export")
         last = self.graph("Sub", count, self.graph.floats(1.0))
         chosen = self.graph("Equal", self.graph("Cast", self._places, to=1), last)  # [B, L]
         chosen = self.graph("Unsqueeze", self.graph("Cast", chosen, to=1), self.graph.ints(2))

@@ -324,7 +324,7 @@ def _of_model(model: convert.Model, columns: Mapping[str, str], may_lack_answers
         for name in ("doc_stride", "max_query_length"):
             config[name] = min(config[name], config.max_seq_length // 4)
     elif task == "multiplechoice":
-        labels = list(map(str, range(len(comma_lists.names(columns.get("choices", ""), "choices")))))
+        labels = list(map(str, range(len(comma_lists.names(columns.get("choices", ""))))))
         if len(labels) < 2:
             raise UserError(f"{model.source}: give --choices=COLUMN,COLUMN, with 2 choices or more")
     elif task != "regression":

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from bert_jax.errors import UserError, file_error, reading
 from bert_jax.io import atomic, files, remote
-from bert_jax.io.wording import alternatives, did_you_mean
+from bert_jax.io.wording import alternatives
 
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -24,7 +24,7 @@ def check_free(path: files.PathLike, overwrite: bool, flag: str = "--output") ->
     """
     if overwrite or not files.exists(path) or (files.is_directory(path) and not files.names(path)):
         return
-    raise UserError(f"{flag}={path} exists already; --overwrite replaces it, or choose another {flag}")
+    raise UserError(f"{flag}={path} exists already; --overwrite replaces it")
 
 
 def check_output_file(
@@ -47,7 +47,7 @@ def check_output_file(
         raise UserError(f"{flag}={path}: expected a name ending in {alternatives(suffixes)}")
     try:
         if files.is_directory(path):
-            raise UserError(f"{flag}={path}: is a directory; expected a file, such as {path}/NAME")
+            raise IsADirectoryError("it is a directory")
         check_free(path, overwrite, flag)
         files.make_directory(files.parent(path))
         if not atomic.is_written_in_place(os.fspath(path)):
@@ -57,26 +57,19 @@ def check_output_file(
             atomic.write_file(probe, b"", sync=False)
             files.remove(probe)
     except OSError as error:
-        message = f"{flag}={path}: cannot be written there ({error.strerror or error})"
-        raise file_error(message, error) from error
+        raise file_error(f"{flag}={path}: cannot be written ({error.strerror or error})", error) from error
 
 
-def check_input(path: files.PathLike, expected: str, names: Iterable[str] = ()) -> None:
-    """Raises a UserError unless `path` is a file; a StorageError if the disk or the bucket failed.
-
-    `names` are other values that the user may have meant.
-    """
+def check_input(path: files.PathLike, expected: str) -> None:
+    """Raises a UserError unless `path` is a file; a StorageError if the disk or the bucket failed."""
     with reading(path):
         if not files.is_file(path):
-            what = "is a directory" if files.exists(path) else "no such file"
-            raise UserError(f"{path}: {what}; expected a {expected} file{did_you_mean(str(path), names)}")
+            raise UserError(f"{path}: no such file; expected a {expected} file")
 
 
 def check_checkpoint_place(path: files.PathLike) -> None:
     """Raises a UserError for a path that orbax and TensorStore, which write checkpoints, cannot access."""
     if files.scheme(path) not in ("", "gs", "s3"):
-        raise UserError(f"{path}: expected a local path, gs:// or s3://, where checkpoints can be stored")
+        raise UserError(f"{path}: checkpoints must be at a local path, gs:// or s3://")
     if files.is_remote(path):
         remote.file_system(path)  # its error says how to install a missing client
-    if not files.absolute(path).isprintable():
-        raise UserError(f"{path!r}: expected a printable path in UTF-8, where checkpoints can be stored")

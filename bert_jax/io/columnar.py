@@ -79,13 +79,10 @@ class Table:
                 except pyarrow.ArrowInvalid:
                     reader = stack.enter_context(ipc.open_file(self._content))
                 yield reader.schema, reader
-        except OSError as error:
-            what = error.strerror or first_line(error)
-            message = f"{self.path}: cannot be read ({what})"
-            # Damaged content is an error without a number.
-            raise (file_error(message, error) if error.errno else UserError(message)) from None
-        except pyarrow.ArrowException as error:
-            raise UserError(f"{self.path}: damaged, or of another format ({first_line(error)})") from None
+        except (OSError, pyarrow.ArrowException, ValueError, OverflowError) as error:
+            if isinstance(error, OSError) and error.errno:
+                raise file_error(f"{self.path}: cannot be read ({error.strerror})", error) from None
+            raise UserError(f"{self.path}: cannot be read ({first_line(error)})") from None  # it is damaged
 
     @functools.cached_property
     def _content(self) -> Any:
@@ -124,7 +121,7 @@ class Table:
             end: the number of the row after the last one; None for all rows.
 
         Raises:
-            UserError: text is not UTF-8, or a value is out of the range of its Python type.
+            UserError: the file is damaged, text is not UTF-8, or a value has no Python equivalent.
         """
         names = list(columns) or list(self.columns)
         place = 0
@@ -134,15 +131,7 @@ class Table:
                 values = dict(zip(batch.schema.names, batch.columns, strict=True))
                 # Each row is converted on request: Python values of all rows would be a copy.
                 for number in range(max(start, first), place if end is None else min(place, end)):
-                    row, name = {}, ""
-                    try:
-                        for name in names:
-                            row[name] = self._named(name, values[name][number - first].as_py())
-                    except (ValueError, OverflowError) as error:
-                        what = f"no value of Python, or no text in UTF-8 ({first_line(error)})"
-                        where = f"{self.path}: row {number + 1}, column {name!r}"
-                        raise UserError(f"{where}: {what}") from None
-                    yield row
+                    yield {name: self._named(name, values[name][number - first].as_py()) for name in names}
                 if end is not None and place >= end:
                     return  # without reading what comes after it
 

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bert_jax.errors import UserError
 from bert_jax.io import files
 
 
-def names(text: str, field: str) -> list[str]:
-    """Returns the names in a comma-separated text; an empty text has none.
-
-    Raises:
-        UserError: a name is empty; `field` is the setting or flag that has the text, for the message.
-    """
-    return _checked(text.split(",") if text.strip() else [], f"{field}={text}")
+def names(text: str) -> list[str]:
+    """Returns the names in a comma-separated text; empty names are skipped."""
+    return [name for each in text.split(",") if (name := each.strip())]
 
 
 def paths(text: str, exists: Callable[[str], bool] = files.exists) -> list[str]:
-    """Returns the paths in a comma-separated text.
+    """Returns the paths in a comma-separated text; empty paths are skipped.
 
     An existing path may contain commas, such as the directories of a grid
     (`batch_size=8,learning_rate=0.001`): the longest existing path is taken first. A URL begins another path.
@@ -26,9 +21,6 @@ def paths(text: str, exists: Callable[[str], bool] = files.exists) -> list[str]:
     Args:
         text: the paths. A text without commas is one path.
         exists: returns whether a path with commas exists; it is not called for other paths.
-
-    Raises:
-        UserError: a path is empty.
     """
     parts = text.split(",")
     if len(parts) == 1:
@@ -39,11 +31,4 @@ def paths(text: str, exists: Callable[[str], bool] = files.exists) -> list[str]:
         candidates = (",".join(parts[:count]).strip() for count in range(longest, 1, -1))
         found.append(next(filter(exists, candidates), parts[0]))
         del parts[: found[-1].count(",") + 1]
-    return _checked(found, text)
-
-
-def _checked(found: list[str], text: str) -> list[str]:
-    stripped = [one.strip() for one in found]
-    if "" in stripped:
-        raise UserError(f"{text}: part {stripped.index('') + 1} of the list is empty; leave out the comma")
-    return stripped
+    return [path for each in found if (path := each.strip())]

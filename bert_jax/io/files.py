@@ -42,8 +42,7 @@ def is_remote(path: PathLike) -> bool:
     """
     path = os.fspath(path)
     if match := _ONE_SLASH.match(path):
-        scheme, rest = match[1], path[match.end() :]
-        raise UserError(f"{path}: expected two slashes after {scheme}:, as in {scheme}://{rest}")
+        raise UserError(f"{path}: expected two slashes after {match[1]}:")
     return "://" in path
 
 

@@ -109,7 +109,7 @@ def check(value: Any, schema: Any, path: os.PathLike | str, field: str = "the fi
         for name, one in schema.items():
             key = name if name is str else name.removesuffix("?")
             if name is not str and key not in value and not name.endswith("?"):
-                raise UserError(f"{path}: there is no {prefix}{key}, expected {_name(one)}")
+                raise UserError(f"{path}: {prefix}{key} is missing, expected {_name(one)}")
             for each in value if name is str else {key} & value.keys():
                 check(value[each], one, path, f"{prefix}{each:.60}")
 

@@ -54,7 +54,7 @@ def file_system(path: str | os.PathLike[str]) -> tuple[Any, str]:
         system, bare = fsspec.core.url_to_fs(path)
     except (ImportError, ValueError) as error:
         hint = f"; {install_hint('gcs')}" if path.startswith(("gs:", "gcs:")) else ""
-        raise UserError(f"can't open {path}: {' '.join(str(error).split())}{hint}") from None
+        raise UserError(f"cannot open {path}: {' '.join(str(error).split())}{hint}") from None
     system.invalidate_cache()  # the file system may have been opened with a cache elsewhere
     return system, bare
 

@@ -21,7 +21,6 @@ from bert_jax.io.wording import first_line
 
 with epy.lazy_imports():
     import tensorflow_datasets
-    from array_record.python import array_record_data_source
 
 PREFIX = "tfds:"
 SPLIT = "train"  # the split that is read
@@ -36,8 +35,7 @@ def find(pattern: str) -> str:
             tfds:/FOLDER. Data sets are in $TFDS_DATA_DIR, or ~/tensorflow_datasets.
 
     Raises:
-        UserError: the data set does not exist, cannot be prepared or read without TensorFlow, or the package
-            is missing.
+        UserError: the data set does not exist, or cannot be prepared or read.
     """
     root = Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
     name = pattern.removeprefix(PREFIX)
@@ -48,25 +46,18 @@ def find(pattern: str) -> str:
         versions.sort(key=lambda path: tuple(map(int, path.name.split("."))))
     found = [folder] if name and _is_data_set(folder) else versions
     path = f"{PREFIX}{(found[-1] if found else _prepare(name, root)).resolve()}"
-    info: Any = builder(path).info
-    if getattr(info.file_format, "value", None) != "array_record":
-        raise UserError(f"{path}: expected a data set that is prepared with file_format='array_record'")
-    if SPLIT not in info.splits:
-        raise UserError(f"{pattern} has no split {SPLIT!r}, only {', '.join(sorted(info.splits))}")
+    open_split(path, SPLIT)
     return path
 
 
 def _prepare(name: str, root: Path) -> Path:
     """Returns the folder of a data set, after downloading and preparing it if needed."""
-    try:
+    with _unreadable(f"{PREFIX}{name} in {root}"):
         # Without TensorFlow, this module must be imported to register its builders (glue, c4, ...).
         importlib.import_module("tensorflow_datasets.text")
         name_and_version = re.sub(rf"/({_VERSION.pattern})$", r":\1", name)
         made = tensorflow_datasets.builder(name_and_version, data_dir=root, file_format="array_record")
         made.download_and_prepare()
-    except Exception as error:  # of many kinds, as in `_unreadable`
-        reason = first_line(error)
-        raise UserError(f"{PREFIX}{name} is not in {root}, and can't be prepared there ({reason})") from None
     return Path(made.data_path)
 
 
@@ -77,15 +68,8 @@ def _is_data_set(folder: Path) -> bool:
 @functools.lru_cache(maxsize=8)
 def builder(path: str) -> Any:
     """Returns the `DatasetBuilder` of a data set, whose `info` describes it."""
-    try:
-        _ = array_record_data_source.ArrayRecordDataSource  # tensorflow-datasets reads the files with it
-        read_builder = tensorflow_datasets.builder_from_directory
-    except ImportError as error:
-        raise UserError(
-            f"{path} needs tensorflow-datasets and array_record ({error}): pip install them"
-        ) from None
-    with _unreadable(f"the data set in {path.removeprefix(PREFIX)}"):
-        return read_builder(path.removeprefix(PREFIX))
+    with _unreadable(path):
+        return tensorflow_datasets.builder_from_directory(path.removeprefix(PREFIX))
 
 
 @contextlib.contextmanager
@@ -94,8 +78,7 @@ def _unreadable(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"can't read {what} ({reason}); prepare it again") from None
+        raise UserError(f"cannot read {what} ({first_line(error)})") from None
 
 
 def files(path: str) -> list[str]:

@@ -160,7 +160,7 @@ def parse_scales(text: str) -> dict[str, float]:
         UserError: the text has another form or an unknown name, or has no comparison with the teacher.
     """
     known, scales = (TASK, LOGITS, *STATES), dict[str, float]()
-    for part in comma_lists.names(text, "distillation.losses"):
+    for part in comma_lists.names(text):
         name, _, value = (each.strip() for each in part.partition("="))
         try:
             scale = float(value)
@@ -185,7 +185,7 @@ def parse_layers(text: str, field: str = "layers") -> tuple[int, ...]:
         UserError: the text has another form.
     """
     try:
-        return tuple(int(part) for part in comma_lists.names(text, f"distillation.{field}"))
+        return tuple(int(part) for part in comma_lists.names(text))
     except ValueError:
         raise UserError(
             f"distillation.{field}={text!r} is not a list of layers; expected numbers from 0, such as 2,5,8"

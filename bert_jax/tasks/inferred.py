@@ -80,7 +80,7 @@ def infer(source: str, texts: Sequence[str] = (), label: str = "") -> Inferred:
         return Inferred(f"{found.task} of {found.source}", config, {})
     paths = table.parts(source)
     for path in paths:
-        checks.check_input(path, "rows", hub.DATA_SETS)
+        checks.check_input(path, "rows")
     if not paths:
         raise UserError(f"{source}: no Parquet or Arrow files in it")
     name = compression.strip_suffix(paths[0]).lower()

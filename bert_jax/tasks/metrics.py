@@ -92,7 +92,7 @@ LOWER_IS_BETTER = frozenset({"mean_squared_error", "loss", "mlm_loss", "clm_loss
 
 def listed(text: str) -> tuple[str, ...]:
     """Returns the names in a comma-separated list. Raises UserError for an empty name."""
-    return tuple(comma_lists.names(text, "metrics"))
+    return tuple(comma_lists.names(text))
 
 
 def parse(text: str, known: Collection[str], task: str) -> tuple[str, ...]:

@@ -279,7 +279,7 @@ class Columns:
         text = getattr(self, field)
         several = field in ("choices", "negatives")
         if several:
-            return comma_lists.names(text, f"data.{field}")
+            return comma_lists.names(text)
         return [text] if text not in ("", FOLDER) else []
 
 
@@ -362,7 +362,7 @@ def read_examples(
         add_row(out, row, wanted, label_of)
 
     for part in parts(path):
-        checks.check_input(part, "rows", hub.DATA_SETS)
+        checks.check_input(part, "rows")
         kind = file_format if file_format == LINES else detect_format(FORMATS, part, file_format)
         rows = _rows(part, kind, columns, wanted, quoting)
         before = len(out)

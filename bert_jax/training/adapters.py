@@ -72,7 +72,7 @@ def adapt(objective: Objective, config: AdapterConfig, head: Collection[str] = (
 
 
 def _low_rank(adapted: PartlyFrozen, config: AdapterConfig) -> LowRank:
-    targets = comma_lists.names(config.targets, "adapter.targets")
+    targets = comma_lists.names(config.targets)
     if adapted.config is not None and not targets:
         targets = list(families.of(adapted.config).low_rank_targets)
     if wrong := [name for name in targets if name not in _TARGETS]:

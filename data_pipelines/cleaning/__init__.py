@@ -97,7 +97,7 @@ def parse(clean: str, values: dict[str, Any]) -> Settings | None:
         UserError: a step is unknown, a flag is given without its step, a value is invalid, or a package is
             not installed.
     """
-    names = set(comma_lists.names(clean, "--clean"))
+    names = set(comma_lists.names(clean))
     if not names <= set(STEPS):
         raise UserError(f"--clean={clean}: expected some of {','.join(STEPS)}")
     flags = {name: value for name, value in values.items() if value is not None}

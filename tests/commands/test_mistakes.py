@@ -20,7 +20,7 @@ MISTAKES = [
     (["pretrain", "--workdir=x", "--config=pretrain/tinny"], "did you mean pretrain/tiny?"),
     (["pretrain", "--workdir=x", "--config=finetune/squad"], "finetune/squad"),
     (["pretrain", "--workdir=x", TINY, "--config.stepz=5"], "did you mean --config.steps?"),
-    (["finetune", "--workdir=x", "--model=model", "--train=imbd"], "did you mean imdb?"),
+    (["finetune", "--workdir=x", "--model=model", "--train=imbd"], "imbd: no such file"),
     (["vocab", "--input=wikipdia", "--output=v.txt"], "did you mean wikipedia?"),
     (["finetune", "--workdir=x", "--config.epochs=1"], "--config.epochs needs --config="),
     (["configs", "--fields"], "configs takes one NAME"),

@@ -49,7 +49,7 @@ def test_all_of_it_onto_a_sharding(source):
 def test_heads_are_left_and_a_new_one_is_told(source):
     path, model = source()
     wanted = abstract(ClassificationModel(model.config, 3), 4)
-    with pytest.raises(UserError, match=r"lacks classifier/.*init_ignore='classifier/\.\*'"):
+    with pytest.raises(UserError, match=r"lacks classifier/.*init_ignore"):
         convert.load_params(path, wanted)
     params, report = convert.load_params(path, wanted, ignore="classifier/.*")
     assert report.new == ("classifier/bias", "classifier/kernel") and "classifier" not in params
@@ -79,7 +79,7 @@ def test_weights_that_are_not_finite_are_an_error_that_names_the_tensor(make_mod
     name = "encoder/layers/stack/layer/query/bias"
     changed = {name: model.params[name].copy()}
     changed[name][1, 0, 0] = np.nan
-    formats.get(kind).write(model.replace(params=model.params | changed), tmp_path)
+    formats.FORMATS[kind].write(model.replace(params=model.params | changed), tmp_path)
     wanted = {each: jax.ShapeDtypeStruct(x.shape, x.dtype) for each, x in model.params.items()}
     for read in (convert.load, lambda path: convert.load_params(path, nest(wanted))):
         with pytest.raises(

@@ -116,7 +116,7 @@ def test_files_at_a_url_are_copied_once(foreign, tmp_path, monkeypatch):
 
 
 BAD = {
-    "an-id": (dict(first=(9, 100)), "the token id 100 is outside the vocabulary of 100; give the vocabulary"),
+    "an-id": (dict(first=(9, 100)), "the token id 100 is outside the vocabulary of 100"),
     "a-label-id": (dict(masks=((1, 700),)), "the token id 700 is outside the vocabulary of 100"),
     "a-position": (dict(masks=((6, 7),)), "a masked position is outside of the row's tokens"),
     "segments": (dict(segment_ids=[0, 1, 0, 1, 1, 1] + [0] * 6), "segment_ids are not zeros and then ones"),

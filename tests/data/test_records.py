@@ -57,10 +57,10 @@ def load(tmp_path_factory):
 @pytest.mark.parametrize(
     "theirs, ours, said",
     [
-        ({}, {"lower_case": False, "strip_accents": False}, "use `bert-jax data --lower_case=true`"),
-        ({"lower_case": False, "strip_accents": False}, {}, "`bert-jax data --lower_case=false`"),
-        ({}, {"strip_accents": False}, "was trained with text without accents"),
-        ({"template": templates.ROBERTA}, {}, "was trained with rows 'cls:0 A:0 sep:0 sep:0 B:0 sep:0'"),
+        ({}, {"lower_case": False, "strip_accents": False}, "lower_case=True"),
+        ({"lower_case": False, "strip_accents": False}, {}, "lower_case=False"),
+        ({}, {"strip_accents": False}, "strip_accents=True"),
+        ({"template": templates.ROBERTA}, {}, "template=cls:0 A:0 sep:0 sep:0 B:0 sep:0"),
     ],
 )
 def test_records_of_another_text_are_an_error(theirs, ours, said, load):

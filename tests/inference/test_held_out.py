@@ -155,7 +155,7 @@ def test_mistakes(evaluate, model, directory, tmp_path):
         (long, {}, "have 33 tokens and .* 32 positions"),
         (directory, {"split": "dev"}, "have no split 'dev'"),
         (directory, {"replace": "1,0"}, "masking.replace='1,0'"),
-        (tmp_path / "nowhere", {}, "there is no record directory"),
+        (tmp_path / "nowhere", {}, "has no manifest.json"),
     ):
         with pytest.raises(UserError, match=message):
             evaluate(data, **options)

@@ -82,7 +82,7 @@ def test_numbers_of_classes_become_names(tmp_path):
 def test_files_that_are_damaged_or_missing(tmp_path):
     for name, content in (("a.parquet", b"PAR1nothing"), ("b.arrow", b"nothing at all"), ("c.parquet", b"")):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(UserError, match=rf"{name}: (damaged|cannot be read)"):
+        with pytest.raises(UserError, match=rf"{name}: cannot be read"):
             columnar.Table(tmp_path / name)
     with pytest.raises(UserError, match=r"none.parquet: .*"):
         columnar.Table(tmp_path / "none.parquet")
@@ -117,5 +117,5 @@ def test_a_damaged_offset_of_an_arrow_file_is_an_error(tmp_path, open_writer):
     content, offsets = path.read_bytes(), np.arange(40, 48, 4, dtype="<i4").tobytes()
     for damaged in (-1, 2**30):
         path.write_bytes(content.replace(offsets, np.asarray([40, damaged], dtype="<i4").tobytes()))
-        with pytest.raises(UserError, match=r"a.arrow: damaged"):
+        with pytest.raises(UserError, match=r"a.arrow: cannot be read"):
             list(columnar.Table(str(path)).rows(["text"]))

@@ -77,7 +77,7 @@ def test_what_is_missing_has_its_path_in_the_error(root):
 @pytest.mark.parametrize("path", ["gs:/bucket/x", Path("gs://bucket/x"), "memory:/x", "s3:/x"])
 def test_a_url_that_lost_a_slash_is_refused(path):
     """Else it is the name of a local folder."""
-    with pytest.raises(UserError, match=r"expected two slashes after .*:, as in .*://"):
+    with pytest.raises(UserError, match=r"expected two slashes after .*:"):
         files.make_directory(path)
 
 

@@ -41,9 +41,9 @@ def continued(records, directory, *more):
 def test_the_architecture_is_that_of_the_weights(records, encoder, tmp_path, capsys):
     command = continued(records, tmp_path / "run", f"--config.init_from={encoder}")
     assert cli.main([*command, "--config.model.num_attention_heads=4"]) == 2
-    assert "num_attention_heads is 2 there and 4 here" in capsys.readouterr().err
+    assert "num_attention_heads=2, not 4" in capsys.readouterr().err
     assert cli.main(command) == 2
-    assert "--config.init_ignore='mlm/.*|nsp/.*'" in capsys.readouterr().err
+    assert "--config.init_ignore" in capsys.readouterr().err
     # A run that made no step has no claim on its directory.
     assert (
         cli.main([*command, "--config.init_ignore=mlm/.*|nsp/.*", "--config.model.layer_norm_eps=1e-6"]) == 0

@@ -22,10 +22,8 @@ from bert_jax import tokenization
 from bert_jax.convert.families import albert, bert, deberta, distilbert, electra, modernbert, roberta
 from bert_jax.convert.families.base import CLASSIFIER, Family
 from bert_jax.errors import UserError
-from bert_jax.io.wording import did_you_mean
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import MaskedLMHead
-from bert_jax.tokenization import templates
 
 FAMILIES: dict[str, Family] = {
     one.model_type: one
@@ -70,10 +68,7 @@ def check_known(config: EncoderConfig) -> None:
     """Raises UserError if `model_type` of a new model is not the name of a family."""
     known = (*FAMILIES, *_WITHOUT_FILES, "mosaicbert")
     if config.model_type not in known:
-        raise UserError(
-            f"model.model_type={config.model_type!r} is unknown; choose one of {', '.join(known)}"
-            f"{did_you_mean(config.model_type, known)}"
-        )
+        raise UserError(f"--config.model.model_type={config.model_type}: expected one of {', '.join(known)}")
 
 
 def check_rows(tokenizer: tokenization.Tokenizer, config: EncoderConfig, owner: str) -> None:
@@ -88,13 +83,9 @@ def check_rows(tokenizer: tokenization.Tokenizer, config: EncoderConfig, owner: 
     )
     if ours == theirs:
         return
-    name = next(name for name, one in templates.NAMED.items() if one == family.tokenizer.template)
-    advice = f"make records with `bert-jax data --template={name}`"
-    if tokenizer.states_template:
-        advice = "make a vocabulary with the --special_tokens of `bert-jax vocab`"
     raise UserError(
-        f"{owner}: the format of rows is {tokenizer.template.pair!r}, but a {family.name} needs "
-        f"{family.tokenizer.template.pair!r}; {advice}, or train a model of another family"
+        f"{owner} has the row template {tokenizer.template.pair!r}, and a {family.name} needs "
+        f"{family.tokenizer.template.pair!r} (--template of `bert-jax data`)"
     )
 
 

@@ -146,7 +146,13 @@ class Family:
         )
 
     def required(self, head: str) -> list[str]:
-        """Returns the parameter groups that every model with this head has."""
+        """Returns the parameter groups that every model with this head has.
+
+        Raises:
+            UserError: the family has no such head.
+        """
+        if head not in self.heads:
+            raise UserError(f"{self.name} has no head {head!r}; expected one of {', '.join(self.heads)}")
         return [group for group in self.heads[head] if not group.startswith("(")]
 
     def allowed(self, head: str) -> list[str]:
@@ -157,11 +163,6 @@ class Family:
     def groups(self) -> tuple[str, ...]:
         """All parameter groups of all heads."""
         return tuple(dict.fromkeys(group for head in self.heads for group in self.allowed(head)))
-
-    @property
-    def shares_layers(self) -> bool:
-        """True if files name groups of layers that share their parameters."""
-        return any("{group}" in name for one in self.table for name in one.names.values())
 
     def class_name(self, head: str) -> str:
         """Returns the name of transformers' class with this head."""
@@ -188,7 +189,7 @@ class Family:
         fields = {**self.defaults, **fields}
         for name, expected in {**self.constants, **self.checked}.items():
             if fields.get(name, expected) != expected:
-                raise UserError(f"{name} is {fields[name]!r}; only {expected!r} can be read")
+                raise UserError(f"{name}={fields[name]!r} is not supported, only {expected!r}")
         known = {**self.fields, self.activation: "hidden_act"}
         found = {ours: fields[theirs] for theirs, ours in known.items() if theirs in fields}
         fixed, activations = self.fixed, ACTIVATIONS
@@ -198,10 +199,7 @@ class Family:
             found["hidden_act"] = activations.get(act, act)
         more = {"tie_word_embeddings": fields.get("tie_word_embeddings") is not False}
         more |= self.read_more(fields)
-        config = from_dict({"model_type": self.model_type, **fixed, **found, **more})
-        if self.shares_layers and not config.layer_groups:
-            raise UserError(f"layer_groups=0: the layers of {self.name} share parameters; expected 1 or more")
-        return config
+        return from_dict({"model_type": self.model_type, **fixed, **found, **more})
 
     def write_config(self, config: EncoderConfig, head: str) -> dict[str, Any]:
         """Returns the fields of config.json that depend on the architecture and the class.
@@ -221,7 +219,7 @@ class Family:
         fields |= {**self.constants, **self.write_more(config)}
         fields |= {} if config.tie_word_embeddings else {"tie_word_embeddings": False}
         if lost := self.lost_field(config, fields, (*DROPOUT_FIELDS, *START_FIELDS), head):
-            raise UserError(f"transformers' {self.name} has no {lost[0]}={lost[1]!r}, only {lost[2]!r}")
+            raise UserError(f"transformers' {self.name} needs {lost[0]}={lost[2]!r}, not {lost[1]!r}")
         return fields
 
     def lost_field(
@@ -264,7 +262,7 @@ class Family:
         table = [one for one in self.table if not one.heads or head in one.heads]
         nameless = [one.ours for one in table if one.ours in params and kind not in one.names]
         if nameless:
-            raise UserError(f"{kind} files of a {self.name} have no name for {nameless[0]}")
+            raise UserError(f"the format {kind} does not support {nameless[0]} of a {self.name}")
         named = [one for one in table if kind in one.names]
         return param_mapping.to_files(params, named, kind, config)
 
@@ -299,16 +297,11 @@ class Family:
                 return head
         return None
 
-    def canonical(
-        self, tensors: Mapping[str, np.ndarray], folder: str
-    ) -> tuple[dict[str, np.ndarray], list[str]]:
+    def canonical(self, tensors: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[str]]:
         """Returns the tensors of a Hugging Face folder in float32, named as in a class with a head.
 
         If tied tensors have different values, the masked LM head is skipped, and their names are the second
         result.
-
-        Raises:
-            UserError: a tensor is stored with and without its prefix.
         """
         prefix = f"{self.base}."
         of_base = [one.names[HUGGINGFACE] for one in self.table if one.names[HUGGINGFACE].startswith(prefix)]
@@ -321,8 +314,6 @@ class Family:
                 name = prefix + name
             other = next((other for other in self.renamed if name.startswith(other)), "")
             name = self.renamed.get(other, "") + name.removeprefix(other)
-            if name in result:
-                raise UserError(f"{folder}: {name} is there twice, with and without its prefix")
             floating = np.issubdtype(tensor.dtype, np.floating) or tensor.dtype.name == "bfloat16"
             result[name] = tensor.astype(np.float32, copy=False) if floating else tensor
         untied = []

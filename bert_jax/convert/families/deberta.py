@@ -23,7 +23,6 @@ from bert_jax.convert.param_mapping import (
     table,
     vector,
 )
-from bert_jax.errors import UserError
 from bert_jax.io import json_files
 from bert_jax.models import sizes
 from bert_jax.models.config import EncoderConfig
@@ -61,25 +60,16 @@ _SCHEMA = {
     "norm_rel_ebd": str,
     "conv_kernel_size": int,
     "conv_act": str,
-    "hidden_size?": int,
-    "num_attention_heads?": int,
-    "attention_head_size?": (int, None),
 }
-_KEYS = tuple(name.strip("?") for name in _SCHEMA)
 
 
 def _read(fields: Mapping[str, Any]) -> dict[str, Any]:
-    json_files.check({name: fields[name] for name in _KEYS if name in fields}, _SCHEMA, "config.json")
+    json_files.check(fields, _SCHEMA, "config.json")
     stated = fields["pos_att_type"] or []
     kinds = {kind.strip() for kind in (stated.lower().split("|") if isinstance(stated, str) else stated)}
-    if not kinds or not kinds <= {"c2p", "p2c"}:
-        raise UserError(f"pos_att_type is {fields['pos_att_type']!r}; expected c2p, p2c or both")
-    heads, hidden = (fields.get(x, _ARCHITECTURE[x]) for x in ("num_attention_heads", "hidden_size"))
-    size = fields.get("attention_head_size")
-    if size is not None and size * heads != hidden:
-        raise UserError(f"attention_head_size is {size}; only hidden_size / num_attention_heads can be read")
+    hidden_size = fields.get("hidden_size", _ARCHITECTURE["hidden_size"])
     return {
-        "embedding_size": fields.get("embedding_size", hidden),
+        "embedding_size": fields.get("embedding_size", hidden_size),
         "position_attention": "|".join(sorted(kinds)),
         "max_relative_positions": max(0, fields["max_relative_positions"]),
         "position_buckets": max(0, fields["position_buckets"]),

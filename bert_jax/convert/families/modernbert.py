@@ -41,17 +41,14 @@ _SCHEMA = {
 
 
 def _read(fields: Mapping[str, Any]) -> dict[str, Any]:
-    json_files.check({name: fields[name] for name in _KEYS if name in fields}, _SCHEMA, "config.json")
+    json_files.check(fields, _SCHEMA, "config.json")
     number = fields.get("num_hidden_layers", _BASE["num_hidden_layers"])
     every = fields.get("global_attn_every_n_layers", 3)
     kinds = fields.get("layer_types") or [_LOCAL if i % every else _GLOBAL for i in range(number)]
     is_local = [kind == _LOCAL for kind in kinds]
     periods = [n for n in (every, *range(1, number + 1)) if is_local == [i % n > 0 for i in range(number)]]
     if not periods or not {*kinds} <= {_GLOBAL, _LOCAL}:
-        raise UserError(
-            f"layer_types: expected {number} of {_GLOBAL} and {_LOCAL}, with a {_GLOBAL} layer at equal "
-            "distances from layer 0 on"
-        )
+        raise UserError(f"layer_types: expected {number} values with {_GLOBAL} at every n-th layer from 0 on")
     theta = _theta(fields, _GLOBAL, "global_rope_theta", 160_000.0)
     found = {
         "rotary_theta": theta,
@@ -70,16 +67,13 @@ def _read(fields: Mapping[str, Any]) -> dict[str, Any]:
     return found | {"global_every": periods[0]}
 
 
-_KEYS = tuple(name.strip("?") for name in _SCHEMA)
-
-
 def _theta(fields: Mapping[str, Any], kind: str, old: str, default: float) -> Any:
     rope = (fields.get("rope_parameters") or {}).get(kind) or {}
     json_files.check(
         rope, {"rope_type?": str, "rope_theta?": float}, "config.json", f"rope_parameters.{kind}"
     )
     if rope.get("rope_type", "default") != "default":
-        raise UserError(f"rope_type is {rope['rope_type']!r}; only 'default' can be read")
+        raise UserError(f"rope_type={rope['rope_type']!r} is not supported, only 'default'")
     return rope.get("rope_theta", fields.get(old, default))
 
 
@@ -90,7 +84,7 @@ def _write(config: EncoderConfig) -> dict[str, Any]:
         UserError: transformers has no such pooling.
     """
     if config.classifier_pooling == "last":
-        raise UserError("transformers' ModernBERT has no classifier_pooling='last', only 'cls' or 'mean'")
+        raise UserError("transformers' ModernBERT does not support classifier_pooling='last'")
     kinds = [_LOCAL if config.is_local(i) else _GLOBAL for i in range(config.num_hidden_layers)]
     thetas = {_GLOBAL: config.rotary_theta, _LOCAL: config.local_rotary_theta}
     fields = {

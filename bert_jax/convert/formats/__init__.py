@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from bert_jax.convert.formats import huggingface, peft, tensorflow1, work_directory
 from bert_jax.convert.formats.base import Format
-from bert_jax.errors import UserError
 from bert_jax.io import files
 
 # `find` tries the formats in this order.
@@ -16,16 +15,9 @@ FORMATS: dict[str, Format] = {
 }
 
 
-def get(name: str) -> Format:
-    """Returns the format with this name. Raises UserError if there is none."""
-    if name not in FORMATS:
-        raise UserError(f"--to={name}: no such format; choose one of {', '.join(FORMATS)}")
-    return FORMATS[name]
-
-
 def find(path: files.PathLike) -> Format | None:
     """Returns the format of the checkpoint at a path; None if there is no checkpoint."""
     return next((each for each in FORMATS.values() if each.detect(path)), None)
 
 
-__all__ = ["FORMATS", "Format", "find", "get"]
+__all__ = ["FORMATS", "Format", "find"]

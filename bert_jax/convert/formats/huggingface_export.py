@@ -73,11 +73,7 @@ def write_description(model: Model, folder: str, card: str = "", pools_any: bool
     If `pools_any`, models that are not sentence encoders also get the files of sentence-transformers, with
     the mean over the tokens as their vectors.
     """
-    try:
-        fields = _config(model)
-    except UserError as error:
-        raise UserError(f"{model.source}: {error}") from error
-    sentences.write_json(folder, CONFIG, fields)
+    sentences.write_json(folder, CONFIG, _config(model))
     if model.tokenizer is not None:
         _write_tokenizer(model, model.tokenizer, folder)
     sentence = model.sentence or SentenceVectors()
@@ -191,11 +187,7 @@ def tokenizer_warning(model: Model) -> str:
         )
     if tokenizer.normalizer == "albert" or name != "AlbertTokenizer":
         return ""
-    return (
-        "transformers' AlbertTokenizer normalizes text as ALBERT does, and this model was trained with "
-        "BERT's normalization: ids differ where a text has two backquotes or two apostrophes; "
-        "--normalizer=albert of `bert-jax vocab` and `bert-jax data` makes a model whose ids agree"
-    )
+    return "transformers' AlbertTokenizer normalizes text: ids differ for two backquotes or apostrophes"
 
 
 def _file_name(tokenizer: tokenization.Tokenizer) -> str:
@@ -229,10 +221,7 @@ def _write_byte_bpe(tokenizer: byte_bpe.ByteBpeTokenizer, class_name: str, folde
     if tokenizer.is_plain:
         written |= byte_bpe.separate(content)
     elif class_name != _CLASSES["tokenizer.json"]:
-        raise UserError(
-            f"{tokenizer.path} normalizes text, or splits it in its own way, and transformers' {class_name} "
-            "does not; expected the vocabulary of that class"
-        )
+        raise UserError(f"{tokenizer.path} normalizes or splits text unlike transformers' {class_name}")
     for name, data in written.items():
         atomic.write_file(os.path.join(folder, name), data)
     return {"add_prefix_space": tokenizer.prefix_space, "trim_offsets": True}

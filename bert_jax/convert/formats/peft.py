@@ -24,6 +24,7 @@ from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.convert.sentences import PairScores
 from bert_jax.errors import UserError
 from bert_jax.io import files, json_files
+from bert_jax.io.wording import some
 from bert_jax.models.config import EncoderConfig
 from bert_jax.tokenization import Tokenizer
 
@@ -126,13 +127,10 @@ class Peft(Format):
         """Writes adapter_config.json, adapter_model.safetensors, and a file with everything that these lack.
 
         Raises:
-            UserError: the model is not from a run with low-rank updates, or PEFT has no name for a parameter
-                that the run trained.
+            UserError: the model is not from a run with low-rank updates, or the run trained a module in part.
         """
         if model.adapter is None:
-            raise UserError(
-                f"{model.source}: it has no low-rank updates; --to=peft is for runs with adapter.kind=lora"
-            )
+            raise UserError(f"{model.source} has no low-rank updates, which --to=peft needs")
         tensors, targets, rank = _updates_to_files(model, model.adapter)
         whole = _hf_tensors(model, model.adapter.params)
         fields = {
@@ -175,7 +173,7 @@ def _read_fields(folder: str) -> dict[str, Any]:
     wrong = [name for name, value in fields.items() if name not in _READ and value]
     wrong += [name for name, valid in _VALUES.items() if fields.get(name, valid[0]) not in valid]
     if wrong:
-        raise UserError(f"{file}: {wrong[0]} is {fields.get(wrong[0])!r}; such an adapter cannot be read")
+        raise UserError(f"{file}: {wrong[0]}={fields.get(wrong[0])!r} is not supported")
     json_files.check({name: fields[name] for name in _SCHEMA if name in fields}, _SCHEMA, file)
     return fields
 
@@ -186,17 +184,14 @@ def _find_base(folder: str, fields: Mapping[str, Any]) -> tuple[Format, str]:
         for one in (work_directory.FORMAT, tensorflow1.FORMAT, huggingface.FORMAT):
             if files.exists(path) and one.detect(path):
                 return one, path
-    raise UserError(
-        f"{folder}: its base model {named} is missing; download it, and set base_model_name_or_path in "
-        f"{CONFIG} to its path"
-    )
+    raise UserError(f"{os.path.join(folder, CONFIG)}: base_model_name_or_path={named}: no such local model")
 
 
 def _read_adapter(folder: str, fields: Mapping[str, Any], path: str, base: Model) -> LowRankAdapter:
     file = os.path.join(folder, WEIGHTS)
     saved = huggingface.load_safetensors(file)
     stored = {name.removeprefix(_PREFIX): x for name, x in saved.items()}
-    tensors, untied = base.family.canonical(stored, folder)
+    tensors, untied = base.family.canonical(stored)
     rank = fields["r"]
     scale = float(np.float32(fields["lora_alpha"] / (np.sqrt(rank) if fields.get("use_rslora") else rank)))
     updates: dict[str, Update] = {}
@@ -218,18 +213,16 @@ def _read_adapter(folder: str, fields: Mapping[str, Any], path: str, base: Model
     found = base.family.from_files(tensors, base.config, HUGGINGFACE, named)
     unknown = [*untied, *found.unknown, *found.missing, *found.misshapen]
     if unknown or not updates:
-        raise UserError(f"{file}: expected updates of layers, and a head, not {', '.join(unknown[:1])}")
+        raise UserError(f"{file}: expected updates of layers, and a head; found {some(unknown) or 'none'}")
     return LowRankAdapter(path, updates, found.params)
 
 
 def _head(base: Model, fields: Mapping[str, Any], params: Mapping[str, Any]) -> str:
+    if heads := [head for head, name in _TASKS.items() if name == fields.get("task_type")]:
+        return heads[0]
     groups = {name.split("/")[0] for name in params} - {"pooler"}
-    task = fields.get("task_type")
-    heads = [head for head, name in _TASKS.items() if name == task]
-    for head in heads or (["multiple_choice", base.head] if groups else [base.head]):
-        if groups <= set(base.family.allowed(head)):
-            return head
-    raise UserError(f"a {base.family.name} with the task {task} has no {', '.join(sorted(groups))}")
+    is_choice = groups and groups <= set(base.family.allowed("multiple_choice"))
+    return "multiple_choice" if is_choice else base.head
 
 
 def _groups(base: Model, head: str, params: Mapping[str, Any]) -> set[str]:
@@ -240,8 +233,6 @@ def _groups(base: Model, head: str, params: Mapping[str, Any]) -> set[str]:
 
 
 def _hf_tensors(model: Model, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    if partial := [name for name in params if name not in model.params]:
-        raise UserError(f"{model.source}: PEFT has no name for {partial[0]}, trained in some layers only")
     tensors = model.family.to_files(params, model.config, HUGGINGFACE, model.head)
     prefix = f"{model.family.base}." if model.head == "none" else ""
     return {name.removeprefix(prefix): x for name, x in tensors.items()}
@@ -259,7 +250,7 @@ def _modules_to_save(model: Model, trained: Mapping[str, Any]) -> list[str]:
             if all(other in trained for other in everything if other.startswith(f"{module}."))
         )
         if not (module := next(whole, "")):
-            raise UserError(f"{model.source}: PEFT has no name for {name} without the rest of its module")
+            raise UserError(f"{model.source}: --to=peft cannot store {name} without the rest of its module")
         modules.add(module)
     return sorted(modules)
 
@@ -301,7 +292,7 @@ def _factors(
         if given == {((rank, sizes[0]), (sizes[1], rank))}:
             break
     else:
-        raise UserError(f"{where}: expected lora_A and lora_B of rank {rank} for {kernels} x {list(shape)}")
+        raise UserError(f"{where}: expected lora_A and lora_B of rank {rank} for kernels {list(shape)}")
     down = np.stack([np.zeros((rank, sizes[0]), np.float32) if a is None else a for a, _ in pairs])
     up = np.stack([np.zeros((sizes[1], rank), np.float32) if b is None else b for _, b in pairs])
     up = up.reshape(len(pairs), kernels, -1, rank)

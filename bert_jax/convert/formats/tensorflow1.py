@@ -21,8 +21,9 @@ from bert_jax.convert.model import Model, check_file_params
 from bert_jax.convert.param_mapping import GENERATOR, TENSORFLOW
 from bert_jax.convert.sentences import PairScores, SentenceVectors
 from bert_jax.data import google
-from bert_jax.errors import StorageError, UserError, install_hint
+from bert_jax.errors import StorageError, UserError, check_installed
 from bert_jax.io import atomic, files, json_files
+from bert_jax.io.wording import first_line, some
 from bert_jax.models import config as bert_config
 from bert_jax.objectives.replaced_tokens import generator_config
 
@@ -48,9 +49,7 @@ def find_prefix(path: files.PathLike) -> str | None:
     if len(found) > 1 and PREFIX in found:
         found = [PREFIX]
     if len(found) > 1:
-        raise UserError(
-            f"{path}: several checkpoints in it ({', '.join(found[:4])}); give one: {path}/{found[-1]}"
-        )
+        raise UserError(f"{path} has several checkpoints; expected the prefix of one: {some(found)}")
     return os.path.join(text, found[0]) if found else None
 
 
@@ -107,10 +106,10 @@ class TensorFlow1(Format):
         """
         family = model.family
         if family.tensorflow is None:
-            raise UserError(f"{model.source}: there are no TF1 checkpoints of {family.name}")
+            raise UserError(f"--to=tensorflow does not support the family {family.name}")
         fields = family.tensorflow_fields(family.tensorflow, model.config)
         if lost := family.lost_field(model.config, fields, _NOT_COMPARED, model.head, TENSORFLOW):
-            raise UserError(f"{model.source}: a TF1 checkpoint of {family.name} has no {lost[0]}={lost[1]!r}")
+            raise UserError(f"--to=tensorflow does not support {lost[0]}={lost[1]!r} of {family.name}")
         tf, tensors = tensorflow(), to_variables(model)
         prefix = os.path.join(os.fspath(folder), PREFIX)
         ordered = sorted(tensors)
@@ -124,7 +123,7 @@ class TensorFlow1(Format):
                 checkpoint_prefixes=[part], destination_prefix=prefix, delete_old_dirs=False
             )
         except tf.errors.OpError as error:
-            raise StorageError(f"{prefix}: TensorFlow cannot write it ({_one_line(error)})") from error
+            raise StorageError(f"{prefix}: TensorFlow cannot write it ({first_line(error)})") from error
         content = json.dumps(fields, indent=2, sort_keys=True) + "\n"
         atomic.write_text(os.path.join(folder, family.tensorflow.file), content)
         if model.tokenizer is not None:
@@ -188,17 +187,9 @@ def from_variables(
 
 def _read_config(folder: str) -> tuple[bert_config.EncoderConfig, Family]:
     released = {one.tensorflow.file: one for one in FAMILIES.values() if one.tensorflow}
-    name = next((name for name in released if files.exists(os.path.join(folder, name))), None)
-    if name is None:
-        expected = " or ".join(released)
-        raise UserError(f"{folder}: no {expected} next to the checkpoint; copy the model's there")
-    file, family = os.path.join(folder, name), released[name]
-    try:
-        return family.read_config(json_files.read(file), TENSORFLOW), family
-    except UserError as error:
-        if str(error).startswith(str(file)):
-            raise
-        raise UserError(f"{file}: {error}") from error
+    names = [name for name in released if files.exists(os.path.join(folder, name))] or list(released)
+    family = released[names[0]]
+    return family.read_config(json_files.read(os.path.join(folder, names[0])), TENSORFLOW), family
 
 
 def read_tokenizer(folder: str, family: Family) -> tokenization.Tokenizer | None:
@@ -227,24 +218,15 @@ class _Variables(dict):
             reader = tf.train.load_checkpoint(prefix)
             shapes = reader.get_variable_to_shape_map()
         except (tf.errors.OpError, ValueError) as error:
-            raise UserError(f"{prefix}: TensorFlow cannot read it ({_one_line(error)})") from error
+            raise UserError(f"{prefix}: TensorFlow cannot read it ({first_line(error)})") from error
         super().__init__(
             {name: _Variable(prefix, reader, name, tuple(shapes[name])) for name in sorted(shapes)}
         )
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
-
-
 def tensorflow():
     """Returns the module `tensorflow`. Raises UserError if it is not installed."""
+    check_installed("tensorflow", "tensorflow", "a TF1 checkpoint")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # leaves the accelerator to JAX
-    try:
-        return importlib.import_module("tensorflow")
-    except ImportError as error:
-        raise UserError(
-            "TF1 checkpoints are read and written by TensorFlow, which is not installed; "
-            + install_hint("tensorflow")
-        ) from error
+    return importlib.import_module("tensorflow")

@@ -78,10 +78,7 @@ class WorkDirectory(Format):
             auxiliary += ["classifier/", "mlm/", f"{DECODER}/"]
         params = {name: x for name, x in stored.items() if not name.startswith(tuple(auxiliary))}
         if any(map(_ONLY_OF_RUNS.match, params)):
-            raise UserError(
-                f"{source}: a model with a BiLSTM, or of late interaction, cannot be converted, exported or "
-                "distilled"
-            )
+            raise UserError(f"{source}: a BiLSTM or late interaction cannot be converted or distilled")
         if adapter := LowRankAdapter.from_stored("", trained, frozen):
             adapter = dataclasses.replace(adapter, base=_base_of_updates(path, run["config"]))
         params, generator = _networks(run, config, params, tokenizer, source)
@@ -115,8 +112,7 @@ class WorkDirectory(Format):
         Raises:
             UserError: the model has no vocabulary, so no run could be initialized from it.
         """
-        if model.tokenizer is None:
-            raise UserError(f"{model.source}: it has no vocabulary; name it by --vocab=FILE")
+        tokenizer = model.check_vocabulary()
         config: dict[str, Any] = {"model": model.config.to_dict()}
         if model.generator is not None:
             small = model.generator.config
@@ -127,7 +123,7 @@ class WorkDirectory(Format):
         run = {
             "command": COMMAND,
             "config": config,
-            "vocabulary": model.tokenizer.settings(),
+            "vocabulary": tokenizer.settings(),
             "head": model.head,
             "labels": model.labels,
             "problem_type": model.problem_type,
@@ -138,7 +134,7 @@ class WorkDirectory(Format):
         files.make_directory(folder)
         workdir = run_directory.WorkDir(folder)
         workdir.open_run(run, {})
-        workdir.copy_vocabulary(model.tokenizer.path)
+        workdir.copy_vocabulary(tokenizer.path)
         checkpointer = checkpoint.Checkpointer(workdir.checkpoints, keep=1)
         params = {name: jax.numpy.asarray(array) for name, array in model.stored.items()}
         checkpointer.save(0, {"params": nest(params)})

@@ -229,7 +229,7 @@ class GroupsTask(TableTask):
     def set_up(self) -> None:
         if self.columns.negatives:
             self.require("text_b")
-        names = comma_lists.names(self.config.data.eval_columns, "data.eval_columns")
+        names = comma_lists.names(self.config.data.eval_columns)
         self.eval_columns = dataclasses.replace(self.columns, negatives="")
         if names:
             if not 2 <= len(names) <= 3:
@@ -392,7 +392,7 @@ class EmbeddingTask(GroupsTask):
         self.are_classes = self.config.loss == CLASSES
         self.repeats_single_texts = self.config.loss != DENOISING
         super().set_up()
-        names, width = comma_lists.names(self.config.dimensions, "dimensions"), self.model_config.hidden_size
+        names, width = comma_lists.names(self.config.dimensions), self.model_config.hidden_size
         self.sizes = tuple(int(name) if name.isdecimal() else 0 for name in names)
         if len({*self.sizes}) < len(names) or not all(0 < size < width for size in self.sizes):
             given = f"dimensions={self.config.dimensions}"

@@ -96,11 +96,10 @@ def test_fields_that_are_left_out_have_the_defaults_of_transformers(fields, expe
         ({"relative_attention": False}, "relative_attention"),
         ({"relative_attention": None}, "relative_attention"),
         ({"position_biased_input": True}, "position_biased_input"),
-        ({"pos_att_type": None}, "pos_att_type"),
-        ({"pos_att_type": "c2p|p2p"}, "pos_att_type"),
+        ({"pos_att_type": None}, "position_attention"),
+        ({"pos_att_type": "c2p|p2p"}, "position_attention"),
         ({"pooler_hidden_act": "tanh"}, "pooler_hidden_act"),
         ({"conv_groups": 2}, "conv_groups"),
-        ({"attention_head_size": 32}, "attention_head_size"),
         ({"position_buckets": "8"}, "position_buckets"),
         ({"num_attention_heads": 5}, "num_attention_heads"),
         ({"type_vocab_size": 2, "position_buckets": 7}, "position_buckets"),
@@ -111,7 +110,7 @@ def test_what_is_not_supported_is_an_error(fields, name):
         FAMILY.read_config(SUPPORTED | fields)
 
 
-@pytest.mark.parametrize("name", ["relative_attention", "position_biased_input", "pos_att_type"])
+@pytest.mark.parametrize("name", ["relative_attention", "position_biased_input"])
 def test_what_transformers_does_by_default_is_an_error_too(name):
     with pytest.raises(UserError, match=name):
         FAMILY.read_config({field: value for field, value in SUPPORTED.items() if field != name})

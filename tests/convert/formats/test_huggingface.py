@@ -50,7 +50,7 @@ def test_weights_are_split_and_readable_by_all(tmp_path, make_model):
     again = huggingface.FORMAT.read(tmp_path)
     assert all(np.array_equal(again.params[name], model.params[name]) for name in model.params)
     shards[1].unlink()
-    with pytest.raises(UserError, match=f"{shards[1].name}, which the folder"):
+    with pytest.raises(UserError, match=f"{shards[1].name}: cannot be read"):
         huggingface.FORMAT.read(tmp_path)
 
 
@@ -109,7 +109,7 @@ MISTAKES = {
     ),
     "another shape": (_config(hidden_size=24, intermediate_size=40), "does not match its configuration"),
     "relative positions": (_config(position_embedding_type="relative_key"), "position_embedding_type"),
-    "cut short": (_cut, "damaged"),
+    "cut short": (_cut, "cannot be read as safetensors"),
 }
 
 
