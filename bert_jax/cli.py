@@ -39,7 +39,6 @@ from bert_jax.errors import (
     is_full,
     is_wrong_path,
 )
-from bert_jax.io.wording import did_you_mean
 from bert_jax.parallel import distributed, host
 from bert_jax.settings import config_flag
 from bert_jax.settings.flags import Define
@@ -124,8 +123,8 @@ def _run(argv: list[str]) -> int:
         signals.discard_output()
         return 1
     except OSError as error:
-        # An error without a file name, or about a missing file, is likely a bug, so its traceback is needed.
-        if (error.filename is None and not is_full(error)) or isinstance(error, FileNotFoundError):
+        # An error without a file name is likely a bug, so its traceback is needed.
+        if error.filename is None and not is_full(error):
             raise
         code = 2 if is_wrong_path(error) else 1
         place = error.filename or ("the output" if signals.discard_full_output() else "storage")
@@ -160,8 +159,7 @@ def _dispatch(argv: list[str]) -> int:
         return 0
     name, *rest = argv
     if name not in COMMANDS:
-        near = did_you_mean(name, COMMANDS)
-        raise UserError(f"{name!r} is not a command{near}; bert-jax --help lists them")
+        raise UserError(f"{name!r} is not a command; bert-jax --help lists the commands")
     module = module_of(name)
     flags, args = parse_flags(module, name, rest)
     try:
@@ -206,18 +204,13 @@ def parse_flags(
         return None, []
     try:
         args = config_flag.parse(flags, argv) if "config" in flags else flags(["bert-jax", *argv])[1:]
-    except absl_flags.UnrecognizedFlagError as error:
-        raise UserError(_unknown_flag(name, define, error.flagname)) from error
     except absl_flags.Error as error:
         raise UserError(str(error).removeprefix("flag ")) from error
-    if args and not hasattr(module, "ARGUMENTS"):
-        raise UserError(
-            f"{name} takes only flags, but got {args[0]!r}; quote patterns, as in --input='DIR/*'; bert-jax "
-            f"{name} --help shows the flags"
-        )
     for flag, expected in define.required.items():
         if not flags[flag].value:
-            raise UserError(f"{name} needs --{flag}={expected}; bert-jax {name} --help shows the flags")
+            raise UserError(f"{name} needs --{flag}={expected}")
+    if args and not hasattr(module, "ARGUMENTS"):
+        raise UserError(f"{name} takes only flags, but got {args[0]!r}; quote patterns such as 'DIR/*'")
     return flags, args
 
 
@@ -225,16 +218,6 @@ def _with_home(arg: str) -> str:
     """Expands ~ in --name=~/x, which bash leaves as it is, so that no folder named ~ is created."""
     name, _, value = arg.partition("=")
     return f"{name}={os.path.expanduser(value)}" if name.startswith("--") and value[:2] == "~/" else arg
-
-
-def _unknown_flag(command: str, define: Define, unknown: str) -> str:
-    names = list(define.values)
-    if "config" in names:
-        if unknown.startswith("config."):
-            return config_flag.unknown_field(define.values, unknown)
-        names += config_flag.field_flags(define.values)
-    hint = did_you_mean(unknown, names, "--")
-    return f"{command} has no flag --{unknown}{hint}; bert-jax {command} --help lists them"
 
 
 def _overview() -> str:

@@ -5,7 +5,7 @@ import errno
 import importlib.util
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from etils import epy
@@ -35,10 +35,7 @@ def hide_secrets(value: Any) -> Any:
 
 
 class UserError(Exception):
-    """A mistake of the user. The one-line message says what was given, what was expected and what to try.
-
-    Exit code 2.
-    """
+    """A mistake of the user. The one-line message says what was found and what was expected. Exit code 2."""
 
 
 class ClusterError(Exception):
@@ -59,6 +56,14 @@ class Preempted(BaseException):
 
 class Terminated(BaseException):
     """SIGTERM stopped a command that cannot be resumed; no partial output is left. Exit code 143."""
+
+
+def check_values(rules: Iterable[tuple[str, Any, bool, str]]) -> None:
+    """Raises a UserError for the first invalid flag of (flag, value, is valid, what is expected)."""
+    for name, value, is_valid, expected in rules:
+        if not is_valid:
+            value = str(value).lower() if isinstance(value, bool) else value
+            raise UserError(f"--{name}={value}: expected {expected}")
 
 
 def file_error(message: str, error: OSError) -> UserError | StorageError:
@@ -94,30 +99,25 @@ def optional_imports(extra: str) -> Iterator[None]:
             import onnx
     """
 
-    def refuse(error: Exception) -> None:
-        name = getattr(error, "name", None)
-        if not name or is_installed(name.partition(".")[0]):  # it is installed and fails for another reason
-            raise error
-        raise _missing(name.partition(".")[0], extra) from None
+    def on_error(error: Exception) -> None:
+        if name := getattr(error, "name", None):
+            check_installed(name.partition(".")[0], extra)
+        # A package that is installed fails for another reason: etils raises its error.
 
-    with epy.lazy_imports(error_callback=refuse):
+    with epy.lazy_imports(error_callback=on_error):
         yield
 
 
 def check_installed(package: str, extra: str, wanted_by: str = "this command") -> None:
     """Raises a UserError if a package of an extra is missing, before work is done that would be lost."""
     if not is_installed(package):
-        raise _missing(package, extra, wanted_by)
+        hint = install_hint(extra)
+        raise UserError(f"{wanted_by} needs the package {package}, which is not installed; {hint}")
 
 
 def is_installed(package: str) -> bool:
     """Returns whether a package can be found by its import name, without importing it."""
     return importlib.util.find_spec(package) is not None
-
-
-def _missing(package: str, extra: str, wanted_by: str = "this command") -> UserError:
-    hint = install_hint(extra)
-    return UserError(f"{wanted_by} needs the package {package}, which is not installed; {hint}")
 
 
 def install_hint(extra: str) -> str:

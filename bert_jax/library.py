@@ -23,7 +23,6 @@ from bert_jax.inference import engine
 from bert_jax.inference.embedding import Embedder, check_reads_cls, pool
 from bert_jax.inference.engine import Row, Text, tokenizer_of
 from bert_jax.io import atomic, files
-from bert_jax.io.wording import did_you_mean, first_line
 from bert_jax.kernels import platform
 from bert_jax.models import Pooler
 from bert_jax.models.assembled import AssembledModel
@@ -115,10 +114,11 @@ class LoadedModel:
         if not pooling:
             self._model.check_sentence()
         pooling = pooling or self._sentence.pooling
-        if pooling == "none" or pooling not in POOLINGS:
-            raise UserError(f"pooling={pooling!r}: expected one of {', '.join(list(POOLINGS)[:-1])}")
-        if pooling == "pooler" and "pooler" not in self.params:
-            raise UserError(f"{self._model.source} has no pooler; try pooling='mean' or 'cls'")
+        valid = [
+            name for name in POOLINGS if name != "none" and (name != "pooler" or "pooler" in self.params)
+        ]
+        if pooling not in valid:
+            raise UserError(f"pooling={pooling!r}: expected one of {', '.join(valid)}")
         check_reads_cls(f"pooling={pooling!r}", pooling, self.config, self._model.source)
         rows = list(self._embedder.stream(texts))
         batch = self._padded(rows)
@@ -247,8 +247,11 @@ def finetune(
 
     Raises:
         UserError: a field or a file is not valid.
+        TypeError: the value of a field has another type.
     """
-    directory = _directory(workdir)
+    if not os.fspath(workdir):
+        raise UserError("finetune needs workdir, the directory of the run")
+    directory = os.fspath(workdir)
     paths = {
         f"data.{name}": _file_of(rows, os.path.join(directory, "data", f"{name}.parquet"))
         for name, rows in (("train", train), ("eval", eval))
@@ -259,7 +262,7 @@ def finetune(
             fields.get(name, fields.get(f"data.{name}", "")) for name in ("text_a", "text_b", "label")
         )
         if not (source := paths.get("data.train") or fields.get("data.train")):
-            raise UserError("train is missing: expected rows or a path, or a config that names a data set")
+            raise UserError("finetune needs train, the rows or their path, or config")
         found = inferred.infer(source, list(filter(None, (text_a, text_b))), label)
         log(str(found))
         config, fields = found.config, {**found.fields, **fields}
@@ -293,16 +296,10 @@ def pretrain(
     loaded, explicit = _configured(config, "pretrain", fields)
     if data:
         loaded.data.dir = data
-    directory = _directory(workdir)
+    directory = os.fspath(workdir)
     compiler_options.enable_compilation_cache(directory)
     state = pretrain_run.pretrain(loaded.lock(), directory, log=log, explicit=explicit)
     return Run(directory, int(state.step), {})
-
-
-def _directory(workdir: files.PathLike) -> str:
-    if not os.fspath(workdir):
-        raise UserError("workdir is missing: expected the directory of the run")
-    return os.fspath(workdir)
 
 
 def _configured(
@@ -317,13 +314,10 @@ def _configured(
             field for field in known if field.endswith(f".{given}")
         ]
         if len(matching) != 1:
-            expected = " or ".join(matching) or f"a field of the configuration{did_you_mean(given, known)}"
+            expected = " or ".join(matching) or f"a field of {name}"
             raise UserError(f"{given}={value!r:.60}: expected {expected}")
         named[matching[0]] = value
-    try:
-        config.update_from_flattened_dict(named)
-    except TypeError as error:
-        raise UserError(first_line(error)) from None
+    config.update_from_flattened_dict(named)
     return config, [each.removeprefix("model.") for each in named if each.startswith("model.")]
 
 

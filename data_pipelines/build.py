@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import bert_jax
 from bert_jax import hub, tokenization
 from bert_jax.data import google, manifests, packed
-from bert_jax.errors import Preempted, UserError, file_error, is_full
+from bert_jax.errors import Preempted, UserError
 from bert_jax.io import atomic, files, json_files
 from bert_jax.io.progress import Progress
 from bert_jax.io.wording import counted
@@ -56,9 +56,9 @@ def build(
             finished.
 
     Raises:
-        UserError: there is no text, the vocabulary is one of the input files, the corpus is one document, the
-            vocabulary lacks a special token, the directory is not writable or holds other records, ...
-        StorageError: a disk is full or fails.
+        UserError: there is no text, the vocabulary is one of the input files, there are too few documents,
+            the vocabulary lacks a special token, the directory holds other records, ...
+        OSError: a file cannot be read or written.
         KeyboardInterrupt, Preempted: a signal stopped the build.
     """
     options.check()
@@ -66,10 +66,8 @@ def build(
     progress = progress or Progress()
     try:
         paths = readers.list_inputs(options.input, options.output)
-        own = (options.vocab, *(os.path.join(options.vocab, name) for name in tokenization.FILE_NAMES))
-        own_paths = set(map(readers.identity, own)).intersection(map(readers.identity, paths))
-        if own_paths:
-            raise UserError(f"--input includes {own_paths.pop()}, which is the --vocab; exclude it")
+        if readers.identity(options.vocab) in map(readers.identity, paths):
+            raise UserError(f"--input: expected text, but {options.vocab} is the --vocab")
         format = readers.resolve_format(paths, options.input_format, options.text_field)
         options = dataclasses.replace(options, input_format=format)
         pool = pools.LocalPool(workers)
@@ -77,10 +75,6 @@ def build(
             pool = pools.BeamPool(beam_args, f"{files.absolute(options.output).rstrip('/')}-beam")
         with progress, pool:
             return _Build(options, tokenizer, paths, pool, progress).run(overwrite)
-    except OSError as error:
-        remedy = "; make room and run the same command again to resume" if is_full(error) else ""
-        message = f"{error.filename or options.output}: {error.strerror or error}{remedy}"
-        raise file_error(message, error) from error
     except (KeyboardInterrupt, Preempted) as stop:
         unfinished = os.path.join(options.output, UNFINISHED)
         if not files.is_directory(unfinished):
@@ -114,7 +108,7 @@ class _Build:
         self.progress.start("reading", sum(sizes), "MB", 1e-6)
         digests = self.pool.run(
             readers.file_digest,
-            [(None, (path, options.input_format, options.text_field)) for path in self.paths],
+            [(None, path) for path in self.paths],
             lambda i, result: self.progress.advance(sizes[i]),
         )
         self.settings = resolve(options, self.tokenizer, self.paths, digests, self.languages)
@@ -144,16 +138,8 @@ class _Build:
         for result in tokenized:
             result["runs"] = [self._path(name) for name in result["runs"]]
             result["histogram"] = self._path(result["histogram"])
-        documents = sum(result["documents"] for result in tokenized)
-        if not documents and self.cleaning and sum(one["cleaning"]["documents"] for one in tokenized):
-            raise UserError(f"--clean={self.options.clean} drops all documents")
-        if not documents:
-            raise UserError(readers.no_text(self.paths, self.options.input_format))
-        if documents == 1 and self.settings["nsp"] == "next":
-            raise UserError(
-                "the corpus is one document, and next-sentence prediction needs others: give more documents "
-                "(in text, a blank line ends one), or --nsp=none"
-            )
+        if not sum(result["documents"] for result in tokenized):
+            raise readers.no_text(self.paths, self.options.input_format)
         results = iter(tokenized)
         by_language = [list(itertools.islice(results, len(of_language))) for of_language in groups]
         return self._finish(tokenized, self._make_shards(self._make_rows(by_language)))
@@ -247,9 +233,8 @@ class _Build:
         if min(trained) < fewest:
             of = f" of {self.languages[trained.index(min(trained))].name}" if self.languages else ""
             raise UserError(
-                f"--eval_fraction={self.settings['eval_fraction']} leaves {counted(min(trained), 'document')}"
-                f"{of} for training, and --nsp={self.settings['nsp']} needs {fewest}: give a smaller "
-                "fraction, or more documents"
+                f"--nsp={self.settings['nsp']} needs {counted(fewest, 'document')}{of} to train on; found "
+                f"{min(trained)} with --eval_fraction={self.settings['eval_fraction']}"
             )
         for result in itertools.chain.from_iterable(by_language):
             for run in result["runs"]:
@@ -279,10 +264,7 @@ class _Build:
         # distributed: each file would read nearly all buckets, because skipped pages are read, too.
         dealt = self.settings["schema"] == google.SCHEMA and len(rows) == 1
         counts = {name: sum(result["rows"] for _, result in results) for name, results in parts.items()}
-        if wanted := self.options.num_shards:
-            if wanted > counts["train"]:
-                most = counts["train"]
-                raise UserError(f"--num_shards={wanted}: expected at most the number of rows, {most}")
+        if wanted := min(self.options.num_shards, counts["train"]):
             number = max(1, wanted * counts[split] // counts["train"])
         else:
             number = -(-sum(result["bytes"] for _, result in parts[split]) // _SHARD_BYTES)

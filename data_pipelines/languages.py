@@ -40,7 +40,7 @@ def divide(inputs: Sequence[str], exclude: str = "") -> list[Language]:
         UserError: there is only one input, an input has no text, or a file is in two of them.
     """
     if len(inputs) == 1:
-        raise UserError(f"--sampling_exponent needs an --input for each language, not only {inputs[0]}")
+        raise UserError(f"--sampling_exponent needs an --input for each language; found only {inputs[0]}")
     owners: dict[str, str] = {}
     languages = []
     for name, pattern in zip(_names(inputs), inputs, strict=True):
@@ -48,7 +48,7 @@ def divide(inputs: Sequence[str], exclude: str = "") -> list[Language]:
         for path in paths:
             one = readers.identity(path)
             if one in owners:
-                raise UserError(f"{path} is in --input={owners[one]} and in --input={pattern}; expected one")
+                raise UserError(f"--input={pattern}: {path} is also in --input={owners[one]}")
             owners[one] = pattern
         languages.append(Language(name, tuple(paths)))
     return languages

@@ -13,7 +13,7 @@ from typing import IO, Any
 import bert_jax
 from bert_jax import tokenization
 from bert_jax.data import manifests, tfrecord
-from bert_jax.errors import UserError, file_error
+from bert_jax.errors import UserError
 from bert_jax.io import atomic, files
 from data_pipelines.settings import difference
 
@@ -45,10 +45,7 @@ def finished(directory: str, settings: dict[str, Any], overwrite: bool = False) 
     manifest = manifests.read(directory)
     differing = difference(settings, manifest)
     if differing and not overwrite:
-        raise UserError(
-            f"{directory} holds other records ({differing}): --overwrite replaces them, or choose another "
-            "--output"
-        )
+        raise UserError(f"--output={directory} holds other records ({differing}); --overwrite replaces them")
     if differing or not _has_vocabulary(directory, manifest["vocabulary"]):
         return None
     # A build that was started with --overwrite, to replace damaged records, resumes without the flag.
@@ -81,30 +78,26 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
         overwrite: whether unfinished work with other settings, and another vocabulary, are replaced.
 
     Raises:
-        UserError: the directory is not writable, another process writes to it, it holds other files, or its
-            unfinished work has other settings.
-        StorageError: the disk or the bucket failed.
+        UserError: another process writes to the directory, it holds other files, or its unfinished work has
+            other settings.
+        OSError: the directory is not writable.
     """
     unfinished = os.path.join(directory, UNFINISHED)
     begun_with = settings | {"made_by": f"bert-jax {bert_jax.__version__}, {_FORM}"}
     path = os.path.join(unfinished, SETTINGS)
-    try:
-        if not (files.exists(path) or files.exists(os.path.join(directory, manifests.FILE))):
-            _check_stray(directory, settings, overwrite)
-        files.make_directory(unfinished)
-        # Object stores have no locks.
-        lock = None if files.is_remote(directory) else open(os.path.join(unfinished, _LOCK), "w")  # noqa: SIM115
-    except OSError as error:
-        message = f"cannot write to --output={directory}: {error.strerror or error}"
-        raise file_error(message, error) from error
+    if not (files.exists(path) or files.exists(os.path.join(directory, manifests.FILE))):
+        _check_stray(directory, settings, overwrite)
+    files.make_directory(unfinished)
+    # Object stores have no locks.
+    lock = None if files.is_remote(directory) else open(os.path.join(unfinished, _LOCK), "w")  # noqa: SIM115
     with lock or contextlib.nullcontext():
         if not _take(lock):
-            raise UserError(f"another `bert-jax data` is writing to {directory}: wait for it, or stop it")
+            raise UserError(f"--output={directory}: another `bert-jax data` is writing there")
         differing = difference(begun_with, json.loads(files.read(path))) if files.exists(path) else ""
         if differing and not overwrite:
             raise UserError(
-                f"{directory} has an unfinished run with other flags ({differing}): give the same flags to "
-                "finish it, or --overwrite to start again"
+                f"--output={directory} has an unfinished run with other flags ({differing}); --overwrite "
+                "replaces it"
             )
         if differing or not files.exists(path):
             _discard(directory)
@@ -117,7 +110,7 @@ def _check_stray(directory: str, settings: Mapping[str, Any], overwrite: bool) -
     for name in files.names(directory):
         same = name == settings["vocabulary"]["file"] and _has_vocabulary(directory, settings["vocabulary"])
         if _is_of_records(name) and not same and (".tfrecord" in name or not overwrite):
-            raise UserError(f"{directory} holds another {name} and no manifest: choose an empty --output")
+            raise UserError(f"--output={directory} holds another {name}; expected an empty directory")
 
 
 def _take(lock: IO[str] | None) -> bool:

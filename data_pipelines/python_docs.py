@@ -17,7 +17,6 @@ import re
 import sysconfig
 from collections.abc import Iterator, Sequence
 
-from bert_jax.errors import UserError
 from bert_jax.io import atomic
 from data_pipelines.sentences import split_paragraph
 
@@ -38,11 +37,7 @@ class Document:
 
 
 def documents() -> list[Document]:
-    """Returns the topics and then the modules, sorted by name.
-
-    Raises:
-        UserError: this Python has neither its topics nor the sources of its standard library.
-    """
+    """Returns the topics and then the modules, sorted by name."""
     texts = [("", [text]) for _, text in sorted(_topics().items())]
     texts += [(name.partition(".")[0], list(_docstrings(path))) for name, path in sorted(_module_files())]
     seen: set[str] = set()
@@ -55,11 +50,6 @@ def documents() -> list[Document]:
                 sentences.append(sentence)
         if len(sentences) >= _MIN_SENTENCES:
             kept.append(Document(package, tuple(sentences)))
-    if not kept:
-        raise UserError(
-            "this Python has neither pydoc_data nor the sources of its standard library; use one from "
-            "python.org, pyenv or conda"
-        )
     return kept
 
 

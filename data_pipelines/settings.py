@@ -10,7 +10,7 @@ from typing import Any
 
 from bert_jax import tokenization
 from bert_jax.data import google, manifests, packed
-from bert_jax.errors import UserError
+from bert_jax.errors import check_values
 from bert_jax.io import progress
 from bert_jax.tokenization import templates, wordpiece
 from data_pipelines import cleaning, languages, readers, sentences
@@ -43,6 +43,7 @@ class CorpusOptions:
         "line, a blank line after each document), paragraphs (one paragraph per line, likewise), "
         "wikiextractor (<doc> elements), wikipedia_xml (a MediaWiki dump), books (one book per file), jsonl "
         "or csv. Parquet and Arrow are detected. All except text are split into sentences.",
+        choices=(readers.AUTO, *readers.FORMATS),
     )
     text_field: str = flag(readers.TEXT_FIELD, "Field of the text in jsonl, csv, Parquet, Arrow and tfds.")
 
@@ -153,14 +154,13 @@ class Options(CorpusOptions):
         if self.schema == google.SCHEMA and type(tokenizer) is wordpiece.WordPieceTokenizer:
             options = tokenizer.lower_case, tokenizer.strip_accents, tokenizer.template
             tokenizer = google_text.GoogleWordPieceTokenizer(tokenizer.path, *options)
-        stated = tokenizer.default_template
-        if tokenizer.states_template and template not in (None, stated):
-            raise UserError(
-                f"--template={self.template}: {tokenizer.path} has rows {stated.pair!r}, and these would be "
-                f"{tokenizer.template.pair!r}; omit the flag"
-            )
-        if self.max_seq_length < (least := pairs.shortest(tokenizer.template)):
-            raise UserError(f"--max_seq_length={self.max_seq_length}: expected at least {least}")
+        stated, least = tokenizer.default_template, pairs.shortest(tokenizer.template)
+        is_stated = not tokenizer.states_template or template in (None, stated)
+        rules = [
+            ("template", self.template, is_stated, f"{stated.pair!r}, as in {tokenizer.path}"),
+            ("max_seq_length", self.max_seq_length, self.max_seq_length >= least, f"at least {least}"),
+        ]
+        check_values(rules)
         return tokenizer
 
     def sentence_languages(
@@ -179,11 +179,10 @@ class Options(CorpusOptions):
             UserError: the flag is given, and there is nothing to split.
         """
         if readers.presplit(paths, self.input_format):
-            if self.sentence_language:
-                raise UserError(
-                    f"--sentence_language={self.sentence_language}: the lines of --input_format="
-                    f"{self.input_format} are sentences, which are not split"
-                )
+            expected = f"no such flag with --input_format={self.input_format}, whose lines are sentences"
+            check_values(
+                [("sentence_language", self.sentence_language, not self.sentence_language, expected)]
+            )
             return ["en"] * max(1, len(divided))
         common = next((c for c in (self.sentence_language, self.language) if c in sentences.LANGUAGES), "")
         codes = [languages.rules_of(one.name) for one in divided] or [""]
@@ -223,9 +222,7 @@ class Options(CorpusOptions):
                 (chosen[0], self.nsp == "none", "--nsp=none as well"),
                 ("short_seq_prob", self.short_seq_prob == Options.short_seq_prob, f"none with --{chosen[0]}"),
             ]
-        for name, valid, expected in rules:
-            if not valid:
-                raise UserError(f"--{name}={str(getattr(self, name)).lower()}: expected {expected}")
+        check_values((name, getattr(self, name), valid, expected) for name, valid, expected in rules)
         self.cleaning_settings()
 
 

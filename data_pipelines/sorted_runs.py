@@ -162,10 +162,7 @@ def _read_range(
         for size in (*(4 * count for count in words), dtype.itemsize * tokens):
             places.append(places[-1] + size)
         if magic != _MAGIC or file.seek(0, 2) != places[-1]:
-            raise UserError(
-                f"{path} is truncated, as after a power failure: delete {os.path.dirname(path)} and run the "
-                "same command again"
-            )
+            raise UserError(f"{path} is truncated; delete {os.path.dirname(path)} and run the command again")
 
         def read(part: int, start: int, end: int, kind: np.dtype) -> np.ndarray:
             file.seek(places[part] + start * kind.itemsize)

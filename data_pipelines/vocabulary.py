@@ -24,7 +24,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from bert_jax import tokenization
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, check_values
 from bert_jax.io import atomic, checks
 from bert_jax.io.progress import Progress
 from bert_jax.tokenization import Tokenizer, byte_bpe, interface, normalization, sentence_piece, templates
@@ -167,8 +167,6 @@ def _alphabet(counts: collections.Counter[str], character_coverage: float, room:
         ((n, c) for c, n in counts.items() if not c.isspace()), key=lambda item: (-item[0], item[1])
     )
     total = sum(n for n, _ in found)
-    if not total:
-        raise UserError("the corpus has no words; expected text")
     alphabet: list[str] = []
     covered = 0
     for number, character in found:
@@ -177,8 +175,9 @@ def _alphabet(counts: collections.Counter[str], character_coverage: float, room:
             break
         alphabet += forms
         covered += number
-    if covered < min(character_coverage, LEAST_COVERAGE) * total:
-        raise UserError(f"--size={size} is too small: it covers {covered / total:.2%} of the characters")
+    is_covered = covered >= min(character_coverage, LEAST_COVERAGE) * total
+    share = covered / max(1, total)
+    check_values([("size", size, is_covered, f"a larger size; it covers {share:.2%} of the characters")])
     return sorted(alphabet)
 
 
@@ -251,9 +250,7 @@ def learn_sentence_piece(
         )
     except RuntimeError as error:
         reason = " ".join(str(error).split())
-        raise UserError(
-            f"SentencePiece can't learn --size={options.size} tokens from this text: {reason}"
-        ) from None
+        raise UserError(f"--size={options.size}: SentencePiece fails on this text: {reason}") from None
     return model.getvalue()
 
 
@@ -268,16 +265,13 @@ def learn_byte_bpe(documents: Iterable[readers.Document], options: Options, prog
     """Learns byte-level BPE: the special tokens, the 256 bytes, and the merges."""
     special_tokens = BPE_FAMILIES[options.special_tokens]
     template = templates.NAMED[options.special_tokens]
-    alphabet = sorted(byte_bpe.ALPHABET)
-    if options.size < (least := len(special_tokens) + len(alphabet)):
-        raise UserError(f"--size={options.size} is too small: expected at least {least}")
     rust = tokenizers.Tokenizer(models.BPE())
     rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
         vocab_size=options.size,
         min_frequency=options.min_frequency,
         special_tokens=list(special_tokens.values()),
-        initial_alphabet=alphabet,
+        initial_alphabet=sorted(byte_bpe.ALPHABET),
         show_progress=False,
     )
     interface.parallelism()
@@ -290,10 +284,8 @@ def learn_byte_bpe(documents: Iterable[readers.Document], options: Options, prog
 def _bpe_batches(documents: Iterable[readers.Document], progress: Progress) -> Iterator[list[str]]:
     """Yields the passages; all except the first of a document begin with a space, as in records."""
     batch: list[str] = []
-    blank = True
     for document in documents:
         for i, passage in enumerate(document.passages):
-            blank = blank and passage.isspace()
             passage = normalization.without_surrogates(passage)
             if len(passage) > _LONGEST_BPE_WORD:  # such as a DNA sequence
                 passage = _LONG_BPE_WORD.sub(lambda word: word[0][:_LONGEST_BPE_WORD], passage)
@@ -301,8 +293,6 @@ def _bpe_batches(documents: Iterable[readers.Document], progress: Progress) -> I
         if len(batch) >= _BATCH:
             yield batch
             batch = []
-    if blank:
-        raise UserError("the corpus has no words; expected text")
     yield batch
     progress.start("learning tokens")
 
@@ -404,7 +394,7 @@ def _draw(
             if size >= goal:
                 break
     if not size:
-        raise UserError(readers.no_text(paths, format))
+        raise readers.no_text(paths, format)
     # The order of the ranges is random. The documents are sorted, so that equal samples are equal lists.
     return sorted(drawn, key=lambda document: document.key)
 
@@ -474,15 +464,14 @@ def train(options: Options, progress: Progress | None = None) -> Trained:
         progress: shows the progress; the caller closes it.
 
     Raises:
-        UserError: an option is out of range, the output exists, the corpus has no or too little text, or
-            `size` is too small for the special tokens and the characters.
+        UserError: an option is out of range, the output exists, the corpus has no text, or `size` is too
+            small for the special tokens and the characters.
         OSError: a file cannot be read or written.
     """
     _check(options)
     trainer = TRAINERS[options.kind]
     progress = progress or Progress(io.StringIO())
     parts = sample(options, options.sample_bytes or trainer.sample_bytes, progress)
-    checks.check_output_file(options.output)
     progress.start("normalizing", int(sum(part.bytes * part.times for part in parts)), "MB", 1e-6)
     content = trainer.learn(_documents(parts, progress), options, progress)
     progress.start("measuring")
@@ -506,30 +495,24 @@ def _documents(parts: Sequence[Part], progress: Progress) -> Iterator[readers.Do
 
 def _check(options: Options) -> None:
     """Raises UserError for an option that is out of range, and for an output that cannot be written."""
-    trainer = TRAINERS.get(options.kind)
-    ending = tokenization.KINDS[options.kind].ending if trainer else ""
+    ending = tokenization.KINDS[options.kind].ending
     cases = not (options.keeps_case and options.lower_case)
+    least = len(byte_bpe.ALPHABET) + 5 if options.kind == "bpe" else 100
     rules = [
-        ("kind", trainer is not None, " or ".join(TRAINERS)),
-        ("size", options.size >= 100, "at least 100"),
-        ("sample_bytes", not 0 < options.sample_bytes < 1000, "0, or at least 1000"),
+        ("size", options.size >= least, f"at least {least}"),
         ("character_coverage", LEAST_COVERAGE <= options.character_coverage <= 1, f"{LEAST_COVERAGE} to 1"),
         ("min_frequency", options.min_frequency >= 1, "at least 1"),
         ("sampling_exponent", 0 < options.sampling_exponent <= 1, "over 0, and at most 1"),
-        ("normalizer", options.normalizer in NORMALIZERS, " or ".join(NORMALIZERS)),
-        ("special_tokens", options.special_tokens in BPE_FAMILIES, " or ".join(BPE_FAMILIES)),
         ("lower_case", cases, "no such flag with --kind=bpe or --normalizer=deberta, which keep the case"),
         ("output", options.output.endswith(ending), f"a file name that ends in {ending}"),
     ]
     defaults = {field.name: field.default for field in dataclasses.fields(options)}
     rules += [
         (name, getattr(options, name) == defaults[name], f"no such flag with --kind={options.kind}")
-        for name in (trainer.unused if trainer else ())
+        for name in TRAINERS[options.kind].unused
     ]
-    for name, valid, expected in rules:
-        if not valid:
-            raise UserError(f"--{name}={getattr(options, name)}: expected {expected}")
-    checks.check_free(options.output, options.overwrite)
+    check_values((name, getattr(options, name), valid, expected) for name, valid, expected in rules)
+    checks.check_output_file(options.output, overwrite=options.overwrite)
 
 
 def _measured(part: Part, tokenizer: Tokenizer) -> Part:

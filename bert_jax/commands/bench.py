@@ -56,7 +56,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
         flags.config.batch_size, flags.config.batch_ramp = flags.batch_size, ""
     config = shared.pretraining_config(flags, flags.config)
     if not config.accumulate_steps:
-        raise UserError("accumulate_steps=0: bench needs a fixed number of microbatches, such as 1")
+        raise UserError("--config.accumulate_steps=0: expected a number of microbatches to time, such as 1")
     dtype = dispatch.resolve_dtype(config.model.dtype, platform.target())
     config = dataclasses.replace(config, model=config.model.replace(dtype=dtype))
     dataset = None

@@ -19,7 +19,7 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax import hub
-from bert_jax.errors import UserError
+from bert_jax.commands import shared
 from bert_jax.settings import config_fields, config_files
 from bert_jax.settings.flags import Define
 
@@ -28,7 +28,7 @@ with epy.lazy_imports():
     from bert_jax.tasks import fields as task_fields
     from bert_jax.tasks import registry as task_registry
 
-ARGUMENTS = "[NAME]"
+ARGUMENTS = "[NAME ...]"
 
 _VALUES_WIDTH = 44  # width of the column of names and values
 
@@ -42,9 +42,8 @@ def define_flags(define: Define) -> None:
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     """Runs the command."""
-    if len(args) > 1 or (flags.fields and not args):
-        raise UserError("configs takes one NAME; `bert-jax configs` lists them")
     if not args:
+        shared.check_unused(flags, ["fields"], "the list of configs")
         names = config_files.names()
         width = max(map(len, names))
         print("\n".join(f"{name:<{width}}  {config_files.summary(name)}" for name in names))
@@ -53,11 +52,11 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
             rows = f"{found.rows} rows" if found.task else f"{found.rows} million documents"
             license = found.license or "license: see its card"
             print(f"{name:<{width}}  {found.task or 'corpus'}, {found.source}, {rows}, {license}")
-        return
-    if flags.fields:
-        print(describe_fields(config_files.load(args[0])))
-    else:
-        print(config_files.find(config_files.split(args[0])[0]).read_text(encoding="utf-8"), end="")
+    for name in args:
+        if flags.fields:
+            print(describe_fields(config_files.load(name)))
+        else:
+            print(config_files.find(config_files.split(name)[0]).read_text(encoding="utf-8"), end="")
 
 
 def describe_fields(config: Mapping[str, Any]) -> str:

@@ -26,7 +26,7 @@ from etils import epy
 
 from bert_jax.commands import shared
 from bert_jax.convert.heads import PRETRAINED
-from bert_jax.errors import UserError, check_installed
+from bert_jax.errors import check_values
 from bert_jax.io import atomic, files
 from bert_jax.io.progress import log
 from bert_jax.settings.flags import Define, command_line
@@ -76,11 +76,9 @@ def define_flags(define: Define) -> None:
     define.integer(
         "positions", "New maximum sequence length; additional position embeddings repeat the old ones."
     )
-    absl_flags.DEFINE_list(
+    define.string(
         "layers",
-        None,
         "Layers to keep, from 0, in this order, such as 0,2,4,7,9,11. A layer may occur more than once.",
-        flag_values=define.values,
     )
     define.choice("dtype", ["float32", "bfloat16", "float16"], "Type of the parameters.")
     define.choice("head", PRETRAINED, "Heads to keep.")
@@ -89,8 +87,8 @@ def define_flags(define: Define) -> None:
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
-    if flags.to not in (choices := (*formats.FORMATS, *EXPORTS)):
-        raise UserError(f"--to={flags.to}: expected one of {', '.join(choices)}")
+    choices = (*formats.FORMATS, *EXPORTS)
+    check_values([("to", flags.to, flags.to in choices, f"one of {', '.join(choices)}")])
     to_huggingface = flags.to == "huggingface"
     is_export = flags.to in EXPORTS
     unused = [] if to_huggingface else ["push_to", "license"]
@@ -123,9 +121,6 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
 
 
 def _export(flags: absl_flags.FlagValues) -> int:
-    if flags.to == "onnx":
-        for package in ("onnx", "onnxruntime"):
-            check_installed(package, "onnx", "--to=onnx")
     conversion.check_model_directory(flags.output, flags.input, flags.overwrite, _is_export)
     model = convert.load(flags.input, log=log)
     model.check_sentence()
@@ -159,8 +154,7 @@ def change(
         vocab_path: where --add_tokens writes the new vocabulary; its directory exists.
         log: called with a line for each change.
     """
-    if flags.vocab and flags.add_tokens:
-        raise UserError("--vocab and --add_tokens exclude each other: add the tokens to the file of --vocab")
+    shared.check_one(flags, "vocab", "add_tokens", required=False)
     if flags.head and model.generator is not None and flags.head == model.generator.head:
         model = model.generator
         log("network: the generator")
@@ -179,12 +173,8 @@ def change(
     if flags.head:
         log(f"head: {model.head} -> {flags.head}")
         model = surgery.change_head(model, flags.head)
-    if flags.layers is not None:
+    if (layers := shared.layers(flags)) is not None:
         before = model.config.num_hidden_layers
-        try:
-            layers = list(map(int, flags.layers))
-        except ValueError:
-            raise UserError(f"--layers={','.join(flags.layers)}: expected numbers from 0 on") from None
         model = surgery.select_layers(model, layers)
         log(f"layers: {before} -> {len(layers)} ({', '.join(map(str, layers))})")
     if flags.positions is not None:

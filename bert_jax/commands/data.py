@@ -16,6 +16,7 @@ from typing import Any
 from absl import flags as absl_flags
 from etils import epy
 
+from bert_jax.commands import shared
 from bert_jax.io import wording
 from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define, read_options
@@ -43,6 +44,7 @@ def define_flags(define: Define) -> None:
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
+    shared.at_least(flags, workers=0)
     options = read_options(flags, settings.Options)
     processes = pools.count(flags.workers)
     begun = time.monotonic()

@@ -10,8 +10,6 @@ from __future__ import annotations
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.errors import UserError
-from bert_jax.io import files
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
@@ -28,10 +26,6 @@ def define_flags(define: Define) -> None:
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     workdir = flags.workdir or ("demo-quick" if flags.quick else "demo")
-    if files.is_remote(workdir):
-        raise UserError(
-            f"--workdir={workdir}: expected a local directory, since the demo runs on this machine"
-        )
     try:
         steps.Demo(workdir, cli.main, steps.QUICK if flags.quick else steps.Budget()).run()
     except steps.Stopped as stopped:

@@ -19,7 +19,6 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.commands import shared
-from bert_jax.errors import UserError
 from bert_jax.io.progress import Progress, log
 from bert_jax.io.wording import counted, rate
 from bert_jax.settings.flags import Define
@@ -79,22 +78,19 @@ def define_flags(define: Define) -> None:
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
-    layers = [-1]
-    if flags.layers is not None:
-        try:
-            layers = [int(layer) for layer in flags.layers.split(",")]
-        except ValueError:
-            raise UserError(f"--layers={flags.layers}: expected numbers such as -4,-3,-2,-1") from None
+    layers = shared.layers(flags)
+    shared.check_one(flags, "prompt", "prefix", required=False)
     embedding.check_output(flags.output, flags.pooling or "", flags.overwrite)
     if not text_files.is_table(flags.input):
-        shared.check_unused(flags, ("text",), "lines of text, only for tables")
+        shared.check_unused(flags, ("text",), "lines of text")
     text_files.check(flags.input, "--input")
     texts = text_files.read_texts(flags.input, **shared.text_columns(flags))
     compiler_options.enable_compilation_cache()
 
     model = convert.load(flags.model, log=log)
-    if flags.layers is None and flags.pooling == "none":
-        layers = list(range(-min(4, model.config.num_hidden_layers), 0))
+    if layers is None:
+        count = min(4, model.config.num_hidden_layers) if flags.pooling == "none" else 1
+        layers = list(range(-count, 0))
     embedder = embedding.Embedder(
         model,
         layers=layers,
@@ -104,8 +100,6 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         dtype=flags.dtype,
         log=log,
     )
-    if flags.prompt and flags.prefix:
-        raise UserError("--prompt and --prefix exclude each other; give one of them")
     prefix = flags.prefix or embedder.sentence.prompt(flags.prompt)
     began = time.monotonic()
     count = tokens = cut = blank = 0
@@ -120,8 +114,6 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             cut += features.cut
             blank += not "".join(text).strip()
             yield text, features
-        if not count:
-            raise UserError(f"--input={flags.input} has no texts; expected one per line")
 
     with Progress() as progress:
         progress.start("embedding", text_files.count_lines(flags.input), "texts")

@@ -20,7 +20,6 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.commands import shared
-from bert_jax.errors import UserError
 from bert_jax.io import progress, scratch
 from bert_jax.settings import config_flag
 from bert_jax.settings.flags import Define
@@ -51,14 +50,13 @@ def define_flags(define: Define) -> None:
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
+    shared.at_least(flags, slices=1, seq_length=1, price_per_chip_hour=0)
     chips = hardware.parse_topology(flags.topology, flags.slices)
-    on_gpus = isinstance(chips, hardware.Hosts)
-    if flags.price_per_chip_hour is not None and on_gpus:
-        raise UserError("--price_per_chip_hour is for TPUs: the step time of GPUs is not estimated")
-    shared.at_least(flags, seq_length=1, price_per_chip_hour=0)
+    if isinstance(chips, hardware.Hosts):  # their step time is not estimated
+        shared.check_unused(flags, ["price_per_chip_hour"], "GPUs")
     config = flags.config
-    if config.data.dir and flags.seq_length is not None:
-        raise UserError("--seq_length is for runs without records; leave out either it or --config.data.dir")
+    if config.data.dir:
+        shared.check_unused(flags, ["seq_length"], "--config.data.dir")
     with scratch.directory() as schedules:
         if isinstance(chips, hardware.Slices):
             chips.prepare(schedules)  # before jax is imported

@@ -33,7 +33,7 @@ from etils import epy
 
 from bert_jax.commands import shared
 from bert_jax.errors import UserError
-from bert_jax.io import checks, progress
+from bert_jax.io import checks, comma_lists, progress
 from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define
 
@@ -101,21 +101,16 @@ def define_flags(define: Define) -> None:
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
-    named = [name for name in _USED if name != "input" and flags[name].value]
-    if not named and flags.model and flags.input:
-        named = ["input"]
-    if len(named) != 1 or not (flags.workdir or flags.model):
-        raise UserError(
-            "evaluate needs --workdir=DIR, a fine-tuning run; or --model=DIR and one of --input=FILE, "
-            "--records=DIR, --minimal_pairs, --similarity=FILE and --retrieval=DIR"
-        )
-    (mode,) = named
+    modes = [name for name in _USED if name != "input" and flags[name].value]
+    shared.check_one(flags, *(modes or _USED))
+    mode = modes[0] if modes else "input"
+    shared.check_given(flags, () if mode == "workdir" else ("model",), f"--{mode}")
     shared.at_least(flags, rows=0)
     shared.check_unused(flags, {*itertools.chain(*_USED.values())}.difference(_USED[mode]), f"--{mode}")
     compiler_options.enable_compilation_cache()
-    modes = {"records": _of_records, "minimal_pairs": _of_minimal_pairs}
-    modes |= dict.fromkeys(("workdir", "input"), _of_task)
-    modes.get(mode, functools.partial(_of_vectors, mode=mode))(flags)
+    functions = {"records": _of_records, "minimal_pairs": _of_minimal_pairs}
+    functions |= dict.fromkeys(("workdir", "input"), _of_task)
+    functions.get(mode, functools.partial(_of_vectors, mode=mode))(flags)
     return 0
 
 
@@ -172,12 +167,11 @@ def _of_vectors(flags: absl_flags.FlagValues, mode: str) -> None:
 
 def _of_task(flags: absl_flags.FlagValues) -> None:
     """Prints the scores of fine-tuned models."""
-    directories = shared.workdirs(flags) if flags.workdir else []
+    directories = comma_lists.paths(flags.workdir or "")
     if len(directories) > 1:
         shared.check_unused(flags, _USED["workdir"], "several runs")
         return _table(directories, flags.json)
-    if flags.input and flags.split:
-        raise UserError("--input and --split exclude each other; give one of them")
+    shared.check_one(flags, "input", "split", required=False)
     model = shared.load_finetuned(flags, "label", prepare=functools.partial(_labeled, flags))
     task, (path, examples) = model.task, model.prepared
     examples.warn(progress.log)
@@ -212,8 +206,8 @@ def _table(directories: list[str], as_json: bool) -> None:
         glue.submission_files(task)
         best = summary or evaluators.read_best(directory)
         if task in scores or not best or not best["scores"]:
-            what = f"is a second run of {task}" if task in scores else "has no evaluation"
-            raise UserError(f"{directory} {what}; expected one run with an evaluation file for each task")
+            what = f"a second run of {task}" if task in scores else "a run without an evaluation"
+            raise UserError(f"--workdir: {directory} is {what}; expected one evaluated run of each task")
         scores[task] = best["scores"]
     if as_json:
         print(json.dumps({"scores": scores, "average": glue.average(scores)}))

@@ -13,7 +13,6 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.commands import shared
-from bert_jax.errors import UserError
 from bert_jax.io import progress
 from bert_jax.settings.flags import Define
 
@@ -36,11 +35,6 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     shared.at_least(flags, top=1)
     texts = args or [line for line in text_files.lines("-") if line.strip()]
-    if not texts:
-        raise UserError(
-            'fill-mask needs a text with [MASK] in it, or <mask> for RoBERTa and XLM-R, such as "The [MASK] '
-            'is read from the file."'
-        )
     compiler_options.enable_compilation_cache()
     filler = fill_mask.MaskFiller(flags.model, progress.log, flags.dtype)
     found = filler(texts, flags.top)

@@ -2,10 +2,11 @@
 
     bert-jax inspect records/ vocab.txt runs/mini
 
-PATH is a record file or a directory of records, a vocab.txt, a SentencePiece .model, the tokenizer.json of
-byte-level BPE, a work directory or one of its checkpoints, a Hugging Face folder, or the folder of a TF1
-checkpoint. Every row of records is read and its CRC is checked. --vocab decodes records of
-google-research/bert's create_pretraining_data. The exit code is 1 if there is a problem, and 0 otherwise.
+PATH, by default the current directory, is a record file or a directory of records, a vocab.txt, a
+SentencePiece .model, the tokenizer.json of byte-level BPE, a work directory or one of its checkpoints, a
+Hugging Face folder, or the folder of a TF1 checkpoint. Every row of records is read and its CRC is checked.
+--vocab decodes records of google-research/bert's create_pretraining_data. The exit code is 1 if there is a
+problem, and 0 otherwise.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.errors import UserError, file_error, is_full
+from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.settings.flags import Define
 
@@ -32,13 +33,12 @@ with epy.lazy_imports():
     from bert_jax.workdir import run_directory
 
 
-_KINDS = "records, a vocabulary, a work directory or a checkpoint"
 _MOST_PROBLEMS = 20
 _SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")  # listed first
 
 _METADATA = "_CHECKPOINT_METADATA"  # a file of each step
 
-ARGUMENTS = "PATH ..."
+ARGUMENTS = "[PATH ...]"
 
 
 def define_flags(define: Define) -> None:
@@ -53,19 +53,12 @@ def define_flags(define: Define) -> None:
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
-    if not args:
-        raise UserError(f"inspect needs a PATH: {_KINDS}")
     sound = True
-    try:
-        for path in args:
-            report = inspect(path, vocab=flags.vocab)
-            sound = sound and not report.problems
-            print(json.dumps(dataclasses.asdict(report)) if flags.json else "\n".join(lines(report)))
-        return 0 if sound else 1
-    except OSError as error:
-        if isinstance(error, BrokenPipeError) or is_full(error):  # of the output
-            raise
-        raise file_error(f"{error.filename or args[0]}: {error.strerror or error}", error) from error
+    for path in args or ["."]:
+        report = inspect(path, vocab=flags.vocab)
+        sound = sound and not report.problems
+        print(json.dumps(dataclasses.asdict(report)) if flags.json else "\n".join(lines(report)))
+    return 0 if sound else 1
 
 
 def inspect(path: str, examples: int = 3, vocab: str | None = None):
@@ -80,21 +73,19 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
         UserError: the content of the path is unknown, or does not use `vocab`.
     """
     path = str(convert.local_path(path))
-    if not files.exists(path):
-        raise UserError(f"{path}: no such file or directory; expected {_KINDS}")
     names = files.names(path)
     is_directory = any(map(google.is_record_file, names)) or {manifests.FILE, "unfinished"} & set(names)
     if is_directory or google.is_record_file(path):
         return inspection.inspect_records(path, vocab or "", examples)
     if vocab:
-        raise UserError(f"--vocab={vocab}: expected records to decode, not {path}")
+        raise UserError(f"--vocab={vocab}: expected records, which it decodes, not {path}")
     if files.is_file(path) and path.endswith((".txt", ".model", ".json")):
         return inspection.inspect_vocabulary(path)
     if "checkpoints" in names or _METADATA in names:
         return inspect_checkpoints(path)
     if "snapshots" in names or (names and formats.find(path)):
         return inspect_model(path)
-    raise UserError(f"{path} contains neither records ({manifests.FILE}), nor a vocabulary, nor checkpoints")
+    raise UserError(f"{path}: expected records, a vocabulary, a work directory or a checkpoint")
 
 
 def inspect_checkpoints(path: str):

@@ -19,8 +19,7 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.commands import shared
-from bert_jax.errors import UserError
-from bert_jax.io import atomic, checks, files, progress
+from bert_jax.io import atomic, checks, comma_lists, files, progress
 from bert_jax.io.wording import counted
 from bert_jax.plots import curves
 from bert_jax.settings.flags import Define
@@ -45,57 +44,39 @@ def define_flags(define: Define) -> None:
     define.string("head", "Head to plot: 1 is the first, -1 the last; or all.", "all")
     define.string(
         "output",
-        "File to write: .png, .pdf or .svg, or .html for a report. Default for curves: WORKDIR/curves.png.",
+        "File to write: .png, .pdf or .svg, or .html for a report. Default for curves: curves.png in the "
+        "first work directory.",
     )
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     """Runs the command."""
-    if bool(flags.workdir) == bool(flags.model):
-        raise UserError(
-            "plot needs --workdir=DIR for curves or a report, or --model=DIR and --text=TEXT for attention"
-        )
+    shared.check_one(flags, "workdir", "model")
     if flags.model:
         return _attention(flags)
     shared.check_unused(flags, _OF_ATTENTION, "--workdir")
-    directories = shared.workdirs(flags)
-    if len(directories) > 1 and not flags.output:
-        raise UserError("plot needs --output=FILE.png for a picture of several runs")
+    if files.suffix(flags.output or "") == ".html":
+        return _report(flags.workdir, flags.output)
+    directories = comma_lists.paths(flags.workdir)
     output = flags.output or os.path.join(directories[0], "curves.png")
-    if files.suffix(output) == ".html":
-        return _report(directories, output)
-    runs = {name: _read_metrics(directory) for name, directory in _names(directories).items()}
+    names = [files.name(directory) for directory in directories]
+    names = names if len(set(names)) == len(names) else directories
+    runs = {name: metrics.metrics_of_run(path) for name, path in zip(names, directories, strict=True)}
     curves.plot_metrics(runs, output, ", ".join(runs))
     rows = [row for of_run in runs.values() for row in of_run]
     steps = [row["step"] for row in rows]
     print(f"wrote {output} ({counted(len(rows), 'row')}, steps {min(steps):,} to {max(steps):,})")
 
 
-def _names(directories: list[str]) -> dict[str, str]:
-    """Returns {name: directory} of the runs; names are full paths if the last parts are not unique."""
-    names = [files.name(directory) for directory in directories]
-    return dict(zip(names if len(set(names)) == len(names) else directories, directories, strict=True))
-
-
-def _read_metrics(workdir: str) -> list[dict]:
-    if not files.is_directory(workdir):
-        raise UserError(f"--workdir={workdir}: no such directory; expected the directory of a run")
-    return metrics.metrics_of_run(workdir)
-
-
-def _report(directories: list[str], output: str) -> None:
-    if len(directories) > 1:
-        raise UserError(f"--output={output}: a report shows one run; give one --workdir")
+def _report(directory: str, output: str) -> None:
     checks.check_output_file(output)
-    content = report.make(directories[0])
+    content = report.make(directory)
     atomic.write_text(output, content)
     print(f"wrote {output} ({len(content) / 1e3:,.0f} kB)")
 
 
 def _attention(flags: absl_flags.FlagValues) -> None:
-    for name, what in (("text", "'The cat sat on the mat.'"), ("output", "FILE.png")):
-        if flags[name].value is None:
-            raise UserError(f"plot needs --{name}={what} to draw attention")
+    shared.check_given(flags, ("text", "output"), "--model")
     checks.check_output_file(flags.output, checks.PICTURES)  # before a model is loaded
     model = convert.load(flags.model, log=progress.log)
     maps = attention_maps.attention_maps(model, flags.text, flags.text_b)

@@ -27,7 +27,7 @@ from etils import epy
 
 from bert_jax.commands import shared
 from bert_jax.errors import UserError
-from bert_jax.io import checks, progress
+from bert_jax.io import checks, comma_lists, progress
 from bert_jax.io.wording import counted
 from bert_jax.settings.flags import Define
 
@@ -70,21 +70,15 @@ def define_flags(define: Define) -> None:
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
-    if bool(flags.workdir) == bool(flags.model):
-        raise UserError("predict needs either --workdir=DIR, a fine-tuning run, or --model=MODEL")
-    if bool(flags.input) == bool(flags.split):
-        raise UserError("predict needs either --input=FILE or --split=SPLIT, such as test")
-    of_lines = flags.input == "-"
-    if not of_lines and not flags.output:
-        raise UserError("predict needs --output=FILE.tsv")
-    is_zip = not of_lines and flags.output.endswith(".zip")
-    unused: tuple[str, ...] = _NOT_FOR_LINES if of_lines else _NOT_FOR_ZIP if is_zip else ()
-    if is_zip and flags.split != "test":
-        unused += ("split",)
-    shared.check_unused(flags, unused, "--input=-" if of_lines else "a .zip")
-    if of_lines:
+    shared.check_one(flags, "workdir", "model")
+    shared.check_one(flags, "input", "split")
+    if flags.input == "-":
+        shared.check_unused(flags, _NOT_FOR_LINES, "--input=-")
         return _predict_lines(flags)
-    if is_zip:
+    shared.check_given(flags, ["output"], "--input" if flags.input else "--split")
+    if flags.output.endswith(".zip"):
+        unused = _NOT_FOR_ZIP if flags.split == "test" else (*_NOT_FOR_ZIP, "split")
+        shared.check_unused(flags, unused, "a .zip")
         return _submit(flags)
     model = shared.load_finetuned(flags, "id", prepare=functools.partial(_unlabeled, flags))
     examples = model.prepared
@@ -109,8 +103,6 @@ def _unlabeled(flags: absl_flags.FlagValues, model: predictor.Predictor) -> Any:
 
 def _predict_lines(flags: absl_flags.FlagValues) -> int:
     """Predicts the lines of standard input until it ends."""
-    if sys.stdin is None:
-        raise UserError("--input=-: standard input is closed; expected lines to predict there")
     model = shared.load_finetuned(flags, "id")
     reader = model.task.line_reader(**shared.text_columns(flags), **shared.present(flags, "id"))
     began = time.monotonic()
@@ -130,12 +122,12 @@ def _submit(flags: absl_flags.FlagValues) -> int:
     checks.check_output_file(flags.output, (".zip",), overwrite=flags.overwrite)
     compiler_options.enable_compilation_cache()
     files: dict[str, str] = {}
-    for directory in shared.workdirs(flags):
+    for directory in comma_lists.paths(flags.workdir):
         model = predictor.Predictor(directory, dtype=flags.dtype)
         spec = model.task.spec
         of_task = glue.submission_files(spec.name)
         if files.keys() & of_task.values():
-            raise UserError(f"{directory} is a second run of {spec.name}; give only one run of each task")
+            raise UserError(f"--workdir: {directory} is a second run of {spec.name}; expected one per task")
         for split, name in of_task.items():
             try:
                 path = model.file(split)
@@ -144,7 +136,7 @@ def _submit(flags: absl_flags.FlagValues) -> int:
                     raise
                 continue
             if not path:
-                raise UserError(f"{directory}: the run has no test set; expected one with --config.data_dir")
+                raise UserError(f"--workdir: {directory} has no test set; expected one in config.data_dir")
             examples = model.task.read_unlabeled(path, test=True)
             examples.check(0)
             with progress.of_batches(f"predicting {name}") as on_batch:

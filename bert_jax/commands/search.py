@@ -81,27 +81,21 @@ def define_flags(define: Define) -> None:
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     shared.at_least(flags, top=1, negatives=1)
-    if bool(flags.input) == bool(flags.index):
-        raise UserError("search needs --index=DIR to search in, or --input=FILE with pairs to find negatives")
+    shared.check_one(flags, "index", "input")
     unused, use = (_OF_SEARCH, "--input") if flags.input else (_OF_NEGATIVES, "--index")
     shared.check_unused(flags, unused, use)
     return _find_negatives(flags) if flags.input else _search(flags)
 
 
 def _search(flags: absl_flags.FlagValues) -> int:
-    if flags.query and flags.queries:
-        raise UserError("--query and --queries exclude each other; give one of them")
-    if flags.corpus == "-":
-        raise UserError("--corpus=-: standard input is for queries; expected a file")
+    shared.check_one(flags, "query", "queries", required=False)
     if files.is_remote(flags.index):
-        raise UserError(f"--index={flags.index}: expected a local directory, which is mapped into memory")
+        raise UserError(f"--index={flags.index}: expected a local directory")
     for name in ("corpus", "queries"):
         if path := flags[name].value:
             text_files.check(path, f"--{name}")
     existing = _existing(flags)
     source = flags.model or (existing.settings["checkpoint"] if existing else "")
-    if not source:
-        raise UserError(f"--index={flags.index}: no index there; give --model=DIR and --corpus=FILE")
     compiler_options.enable_compilation_cache()
     reranker = shared.load_reranker(flags, max(flags.top, search.CANDIDATES) if flags.rerank else 0)
     model = convert.load(source, log=log)
@@ -113,8 +107,8 @@ def _search(flags: absl_flags.FlagValues) -> int:
     recorded = searched.settings["model"]
     if differing := [name for name in made_by if made_by[name] != recorded.get(name)]:
         raise UserError(
-            f"--index={flags.index} was made with another model than {source} ({', '.join(differing)}); omit "
-            f"--model to use {searched.settings['checkpoint']}, or {search.ANEW}"
+            f"--index={flags.index}: {source} differs from the model of the index, "
+            f"{searched.settings['checkpoint']}, in {', '.join(differing)}; {search.ANEW}"
         )
     most = reranker.candidates if reranker else flags.top
     for queries in _batches(flags):
@@ -132,20 +126,17 @@ def _existing(flags: absl_flags.FlagValues) -> search.Index | None:
     """Returns the index in the directory; None if there is none, or if it has to be built again.
 
     Raises:
-        UserError: there is no index and no corpus, or the index was made from another corpus.
+        UserError: there is no index, and no corpus or model, or the index was made from another corpus.
     """
-    if not files.exists(os.path.join(flags.index, search.INDEX)):
-        if not flags.corpus:
-            raise UserError(f"--index={flags.index}: no index there; give --corpus=FILE to build it")
+    exists = files.exists(os.path.join(flags.index, search.INDEX))
+    if not exists or (flags.corpus and flags.overwrite):  # also one that is damaged
+        shared.check_given(flags, ("corpus", "model"), f"a new index in {flags.index}")
         checks.check_free(flags.index, flags.overwrite, "--index")
-        return None
-    if flags.corpus and flags.overwrite:  # also one that is damaged
         return None
     existing = search.Index(flags.index)
     if flags.corpus and existing.settings["digests"]["corpus"] != files.crc32c(flags.corpus):
         raise UserError(
-            f"--index={flags.index} was made from another corpus than {flags.corpus}; omit --corpus to "
-            "search it, or rebuild it with --overwrite"
+            f"--corpus={flags.corpus} differs from the corpus of {flags.index}; --overwrite indexes it again"
         )
     return existing
 
@@ -192,12 +183,8 @@ def _show(query: text_files.Document, results: list[search.Result], as_json: boo
 
 
 def _find_negatives(flags: absl_flags.FlagValues) -> int:
-    for name in ("model", "text", "output"):
-        if not flags[name].value:
-            raise UserError(f"search needs --{name} with --input")
-    names = [*shared.text_columns(flags).values()]
-    if len(names) < 2:
-        raise UserError(f"--text={flags.text}: expected two columns, A,B")
+    shared.check_given(flags, ("model", "text", "output"), "--input")
+    names = [*shared.text_columns(flags, least=2).values()]
     checks.check_output_file(flags.output, (".jsonl",), overwrite=flags.overwrite)
     columns = table.Columns(names[0], names[1])
     examples = table.read_examples(flags.input, columns, parse_label=None)
@@ -227,11 +214,6 @@ def _find_negatives(flags: absl_flags.FlagValues) -> int:
         for a, b, negatives in zip(examples.texts_a, examples.texts_b, found, strict=True)
         if len(negatives) == count
     ]
-    if not rows:
-        raise UserError(
-            f"{flags.input}: no pair has {count} negatives among {counted(len(candidates), 'text')}; "
-            "try fewer --negatives, or a --corpus"
-        )
     objects = (dict(zip([*names, "negatives"], row, strict=True)) for row in rows)
     predictions.write_json_lines(flags.output, objects)
     print(

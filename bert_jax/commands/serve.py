@@ -27,7 +27,7 @@ from etils import epy
 
 from bert_jax import signals
 from bert_jax.commands import shared
-from bert_jax.errors import UserError, check_installed
+from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.io.progress import log, of_batches
 from bert_jax.io.wording import counted
@@ -41,7 +41,6 @@ with epy.lazy_imports():
     from bert_jax.serving import server as http
 
 _GRACE_SECONDS = 30
-_CANNOT_LISTEN = "--host={} --port={}: cannot be listened on{}; choose another"
 
 
 def define_flags(define: Define) -> None:
@@ -56,10 +55,8 @@ def define_flags(define: Define) -> None:
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
-    for package in ("starlette", "uvicorn"):
-        check_installed(package, "serve")
-    if not (flags.model or flags.workdir):
-        raise UserError("serve needs --model=DIR, --workdir=DIR of a fine-tuned run, or both")
+    if not flags.workdir:
+        shared.check_given(flags, ["model"], "serve without --workdir")
     shared.at_least(flags, batch_size=1, port=0)
     _check_address(flags.host, flags.port)
     compiler_options.enable_compilation_cache()
@@ -78,11 +75,11 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
 def _check_address(host: str, port: int) -> None:
     """Raises UserError if no requests can be received there, before models are loaded."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, _, _, _, address in found:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, _, _, _, address in addresses:
             socket.create_server(address, family=family).close()
     except (OSError, UnicodeError, OverflowError) as error:
-        raise UserError(_CANNOT_LISTEN.format(host, port, f" ({error})")) from None
+        raise UserError(f"--host={host} --port={port}: cannot listen there ({error})") from None
 
 
 def _services(flags: absl_flags.FlagValues) -> list[http.Service]:
@@ -118,10 +115,7 @@ def _serve(application: Any, host: str, port: int, paths: list[str]) -> int:
 
     options = dict(log_level="warning", timeout_graceful_shutdown=_GRACE_SECONDS)
     server = Server(application, host=host, port=port, **options)
-    try:
-        with signals.noted():
-            server.run()
-    except SystemExit:
-        raise UserError(_CANNOT_LISTEN.format(host, port, "")) from None
+    with signals.noted():
+        server.run()
     log("stopped")
     return 0

@@ -9,7 +9,7 @@ import ml_collections
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, check_values
 from bert_jax.io import checks, comma_lists, progress
 from bert_jax.kernels.dispatch import DTYPES
 from bert_jax.parallel import distributed
@@ -19,7 +19,7 @@ from bert_jax.settings.flags import Define
 with epy.lazy_imports():
     import jax
 
-    from bert_jax.convert import conversion, formats, model_card
+    from bert_jax.convert import conversion, model_card
     from bert_jax.inference import predictor, search
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import pretrain
@@ -35,17 +35,30 @@ _STALL_SECONDS = 900.0  # for runs with several processes; a single process may 
 
 def at_least(flags: absl_flags.FlagValues, **least: float) -> None:
     """Raises a UserError if a flag has a value below its minimum; flags without a value are valid."""
-    for name, bound in least.items():
-        value = flags[name].value
-        if value is not None and not value >= bound:
-            raise UserError(f"--{name}={value}: expected {bound} or more")
+    values = ((name, flags[name].value, bound) for name, bound in least.items())
+    check_values((name, x, x is None or x >= bound, f"{bound} or more") for name, x, bound in values)
+
+
+def check_one(flags: absl_flags.FlagValues, *names: str, required: bool = True) -> None:
+    """Raises a UserError if several of these flags are given, or none although one is required."""
+    count = sum(bool(flags[name].value) for name in names)
+    if count > 1 or (required and not count):
+        one = "exactly one" if required else "at most one"
+        raise UserError(f"expected {one} of the flags --{', --'.join(names)}")
+
+
+def check_given(flags: absl_flags.FlagValues, names: Iterable[str], use: str) -> None:
+    """Raises a UserError if a flag is missing that `use` requires."""
+    for name in names:
+        if not flags[name].value:
+            raise UserError(f"{use} needs --{name}")
 
 
 def check_unused(flags: absl_flags.FlagValues, names: Iterable[str], use: str) -> None:
     """Raises a UserError if a flag is given that `use` ignores."""
     for name in names:
         if flags[name].present:
-            raise UserError(f"--{name} is not for {use}; leave it out")
+            raise UserError(f"--{name} has no effect with {use}; remove it")
 
 
 def add_model(define: Define) -> None:
@@ -107,12 +120,20 @@ def add_text_columns(define: Define, purpose: str) -> None:
     define.string("text", f"Column of the text, or A,B for pairs.{purpose}")
 
 
-def text_columns(flags: absl_flags.FlagValues) -> dict[str, str]:
-    """Returns `text_a` and `text_b`, the columns that --text names; a missing one has no entry."""
+def text_columns(flags: absl_flags.FlagValues, least: int = 0) -> dict[str, str]:
+    """Returns `text_a` and `text_b`, the columns that --text names, `least` or more; others have no entry."""
     names = comma_lists.names(flags.text or "")
-    if len(names) > 2:
-        raise UserError(f"--text={flags.text}: expected one column, or two of pairs")
+    expected = "two columns, A,B" if least == 2 else "one column, or A,B for pairs"
+    check_values([("text", flags.text, least <= len(names) <= 2, expected)])
     return dict(zip(("text_a", "text_b"), names, strict=False))
+
+
+def layers(flags: absl_flags.FlagValues) -> list[int] | None:
+    """Returns the numbers of --layers, None without the flag. Raises UserError for other text."""
+    try:
+        return None if flags.layers is None else list(map(int, flags.layers.split(",")))
+    except ValueError:
+        raise UserError(f"--layers={flags.layers}: expected numbers separated by commas") from None
 
 
 def present(flags: absl_flags.FlagValues, *names: str) -> dict[str, str]:
@@ -127,23 +148,13 @@ def load_finetuned(flags: absl_flags.FlagValues, *columns: str, **options) -> pr
     """
     if flags.workdir:
         check_unused(flags, ("choices",), "--workdir")
-        kind = formats.find(flags.workdir)
-        if kind is not None and kind is not formats.work_directory.FORMAT:
-            raise UserError(f"--workdir={flags.workdir}: it is a {kind.title}; give it as --model")
-        run_directory.read_run(flags.workdir)  # it cannot be a name on the hub
+        run_directory.read_run(flags.workdir)  # a UserError for models in other formats and on the hub
     compiler_options.enable_compilation_cache()
     threshold = flags.null_score_diff_threshold
     overrides = {} if threshold is None else {"null_score_diff_threshold": threshold}
     options |= {"log": progress.log, "overrides": overrides, "dtype": flags.dtype}
     options["columns"] = text_columns(flags) | present(flags, *columns, "choices")
     return predictor.Predictor(flags.workdir or flags.model, flags.step, **options)
-
-
-def workdirs(flags: absl_flags.FlagValues) -> list[str]:
-    """Returns the work directories of --workdir, which are separated by commas; raises UserError for none."""
-    if not (paths := comma_lists.paths(flags.workdir)):
-        raise UserError(f"--workdir={flags.workdir}: expected comma-separated work directories")
-    return paths
 
 
 def check_predictions_file(flags: absl_flags.FlagValues, task: Any) -> None:
@@ -158,7 +169,7 @@ def input_file(flags: absl_flags.FlagValues, model: predictor.Predictor) -> str:
     split = flags.split or "dev"
     if path := flags.input or model.file(split):
         return path
-    raise UserError(f"--split={split}: the model has no such file; give --input=FILE")
+    raise UserError(f"--split={split}: the model's config has no such file; set --input=FILE")
 
 
 def add_run(define: Define, command: str, contents: str, short: Any = None) -> None:
@@ -253,7 +264,7 @@ def pretraining_config(
         progress.log(adopted)
     if config.causal_steps:
         progress.log(
-            f"the step of masked LM, not that of the first {config.causal_steps:,}; for theirs, set "
+            f"this is the step of masked LM; for the first {config.causal_steps:,} steps, set "
             "--config.causal_steps=0 --config.objective=causal_lm --config.model.causal=true"
         )
     return config

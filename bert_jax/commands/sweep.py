@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from absl import flags as absl_flags
 from etils import epy
 
+from bert_jax.commands import shared
 from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.settings.flags import Define
@@ -63,11 +64,11 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if flags.model:
         convert.load_architecture(flags.model)  # raises UserError for anything but a checkpoint
     elif experiment.needs_checkpoint:
-        raise UserError("the experiment starts from a trained model; give --model=DIR")
+        shared.check_given(flags, ["model"], f"--experiment={flags.experiment}")
     compiler_options.enable_compilation_cache(flags.workdir)
     records = {name: os.path.join(flags.workdir, "records", name) for name in experiment.records}
-    if not flags.input and not all(map(files.exists, records.values())):
-        raise UserError("the experiment pre-trains; give --input=FILES, text to make its records of")
+    if not all(map(files.exists, records.values())):
+        shared.check_given(flags, ["input"], f"--experiment={flags.experiment}, which pre-trains,")
     data = dict(map(_named, flags.data))
     work = sweep.Sweep(experiment, flags.workdir, records, data, flags.model)
     for command in _commands_of_records(experiment, flags, records) if flags.input else ():
@@ -82,7 +83,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
 def _named(text: str) -> tuple[str, str]:
     name, _, folder = text.partition("=")
     if not (name and folder):
-        raise UserError(f"--data={text}: expected NAME=DIR, such as glue=/data/glue")
+        raise UserError(f"--data={text}: expected NAME=DIR, such as --data=glue=DIR")
     return name, folder
 
 

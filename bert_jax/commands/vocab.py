@@ -9,15 +9,12 @@ corpora are sampled to bound memory. The result depends only on the text and the
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
-from collections.abc import Iterator
 
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.errors import file_error
 from bert_jax.io import wording
 from bert_jax.io.progress import Progress
 from bert_jax.io.wording import counted
@@ -39,7 +36,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     options = read_options(flags, vocabulary.Options)
     begun = time.monotonic()
-    with _progress(flags.output) as progress:
+    with Progress() as progress:
         trained = vocabulary.train(options, progress)
     print(
         f"{trained.path}: {trained.size:,} tokens, learned from "
@@ -73,23 +70,3 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             file=sys.stderr,
         )
     return 0
-
-
-@contextlib.contextmanager
-def _progress(output: str) -> Iterator[Progress]:
-    """Shows the progress of reading text.
-
-    Args:
-        output: the file to write; errors without a file name refer to it.
-
-    Raises:
-        UserError: a file cannot be read, or the output cannot be written there.
-        StorageError: the disk or the bucket failed.
-    """
-    try:
-        with Progress() as progress:
-            yield progress
-    except BrokenPipeError:  # of the terminal that shows the progress
-        raise
-    except OSError as error:
-        raise file_error(f"{error.filename or output}: {error.strerror or error}", error) from error

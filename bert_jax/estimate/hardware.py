@@ -12,7 +12,7 @@ from typing import Any
 
 from etils import epy
 
-from bert_jax.errors import UserError, install_hint
+from bert_jax.errors import UserError, check_installed, install_hint
 from bert_jax.io.wording import first_line
 from bert_jax.parallel import host
 from bert_jax.training import flops
@@ -135,11 +135,7 @@ class Slices:
         Raises:
             UserError: libtpu is not installed.
         """
-        if importlib.util.find_spec("libtpu") is None:
-            raise UserError(
-                f"estimate needs the compiler for TPUs, libtpu, which is not installed: pip install "
-                f"'{required_libtpu()}' (or {install_hint('estimate')}); no TPU is needed"
-            )
+        check_installed("libtpu", "estimate", "estimate for TPUs")
         options = {"LIBTPU_INIT_ARGS": _SCHEDULE_OPTIONS.format(schedules)} if schedules else {}
         os.environ.update(_ENVIRONMENT | options)
 
@@ -165,22 +161,10 @@ class Slices:
             described = topologies.get_topology_desc(platform="tpu", topology_name=self.text, **options)
         except Exception as error:  # jax passes on any error of libtpu
             raise UserError(
-                f"--topology={self.text}: libtpu does not support this slice ({first_line(error)})"
+                f"--topology={self.text}: libtpu has no such slice ({first_line(error)})"
             ) from error
-        if len(described.devices) != self.size:
-            raise UserError(
-                f"--topology={self.text}: libtpu describes {len(described.devices)} devices instead of "
-                f"{self.size}; install {required_libtpu()}"
-            )
+        assert len(described.devices) == self.size
         return described.devices
-
-
-def required_libtpu() -> str:
-    """Returns the installed jax's requirement on libtpu."""
-    for requirement in importlib.metadata.requires("jax") or ():
-        if found := re.match(r"(libtpu[^;\s]*)", requirement):
-            return found[1]
-    return "libtpu"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -289,8 +273,7 @@ class Hosts:
         plugin, jax = _gpu_plugin(), importlib.metadata.version("jaxlib")
         if not plugin or importlib.metadata.version(plugin) != jax:
             raise UserError(
-                f"estimate for GPUs needs their compiler, in jax's version: pip install "
-                f"'jax-cuda12-plugin=={jax}' (or {install_hint('estimate-gpu')}); no GPU is needed"
+                f"estimate for GPUs needs jax-cuda12-plugin=={jax}; {install_hint('estimate-gpu')}"
             )
         # With these variables, jax looks neither for a GPU nor for CUDA's libraries.
         os.environ.update({"JAX_PLATFORMS": "cpu", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"})
@@ -363,11 +346,7 @@ def parse_topology(text: str, slices: int = 1) -> Slices | Hosts:
         or (sides not in chip.one_host and any(side % 2 for side in shape[:2]))
     ):
         raise UserError(
-            f"--topology={text}: expected a TPU and the sides of a slice in chips, the first two even, such "
-            f"as v4:8x8x8, v5e:4x4, v5p:4x4x4, v6e:16x16, tpu7x:2x2x1 or v5e:1x1, or an accelerator type "
-            f"such as v5litepod-16; or, without --slices, one of "
-            f"{', '.join(GPUS)} and a number, up to {_GPUS_PER_HOST} or a multiple of it, such as h100:8"
+            f"--topology={text}: expected a TPU ({', '.join(CHIPS)}) and the sides of a slice, such as "
+            f"v5e:4x4, or a GPU ({', '.join(GPUS)}) and a number, such as h100:8"
         )
-    if slices < 1:
-        raise UserError(f"--slices={slices} must be at least 1")
     return Slices(chip, shape, slices)

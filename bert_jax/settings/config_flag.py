@@ -10,7 +10,6 @@ from typing import Any
 from absl import flags as absl_flags
 
 from bert_jax.errors import UserError
-from bert_jax.io.wording import did_you_mean
 from bert_jax.settings import config_fields, config_files
 from bert_jax.settings.flags import DEFINE, Define
 
@@ -48,12 +47,8 @@ def add(define: Define, command: str, short: Any = None) -> None:
     flag = ConfigFlag(absl_flags.ArgumentParser(), absl_flags.ArgumentSerializer(), "config", None, text)
     flag.command, flag.short = command, short
     absl_flags.DEFINE_flag(flag, define.values)
-    define.required["config"] = expected(command)
-
-
-def expected(command: str) -> str:
-    """Returns a description of the value of --config, for the message if it is missing."""
-    return f"NAME, such as {config_files.example(command)} (`bert-jax configs` lists the names)"
+    example = config_files.example(command)
+    define.required["config"] = f"NAME, such as {example} (`bert-jax configs` lists the names)"
 
 
 def parse(values: absl_flags.FlagValues, argv: Sequence[str]) -> list[str]:
@@ -75,7 +70,7 @@ def parse(values: absl_flags.FlagValues, argv: Sequence[str]) -> list[str]:
     for name, value in config_fields.flatten(config) if config else ():
         define: Any = DEFINE.get(type(value), functools.partial(absl_flags.DEFINE, _Literal()))
         define(f"config.{name}", None, "", flag_values=values)
-    args = values(["bert-jax", *argv])[1:]
+    args = values(["bert-jax", *argv], known_only=config is None)[1:]
     if config:
         given = {name: values[f"config.{name}"].value for name in overridden(values)}
         if twice := fields.keys() & given:
@@ -98,21 +93,3 @@ def overridden(values: absl_flags.FlagValues, prefix: str = "") -> list[str]:
     """Returns the fields set by the command line whose names start with `prefix`, without the prefix."""
     prefix = f"config.{prefix}"
     return [name.removeprefix(prefix) for name in values if name.startswith(prefix) and values[name].present]
-
-
-def field_flags(values: absl_flags.FlagValues) -> list[str]:
-    """Returns the names of the flags config.FIELD; without --config, the flags of an example config."""
-    config = config_files.load(flag_of(values).given or config_files.example(flag_of(values).command))
-    return [f"config.{name}" for name, _ in config_fields.flatten(config)]
-
-
-def unknown_field(values: absl_flags.FlagValues, unknown: str) -> str:
-    """Returns the message for a flag config.FIELD of a field that the config does not have."""
-    flag = flag_of(values)
-    if not flag.given:
-        return f"--{unknown} needs --config={expected(flag.command)}"
-    known = field_flags(values)
-    if inside := [name for name in known if name.startswith(f"{unknown}.")]:
-        return f"--{unknown} is a group of fields; set one of them, such as --{inside[0]}"
-    hint = did_you_mean(unknown, known, "--") or "; `bert-jax configs --fields NAME` lists its fields"
-    return f"--{unknown}: the config has no such field{hint}"

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bert_jax.errors import UserError, check_installed, optional_imports
+from bert_jax.errors import check_installed, check_values, optional_imports
 from bert_jax.io import comma_lists, wording
 from bert_jax.io.wording import counted
 from bert_jax.tokenization import normalization
@@ -98,27 +98,25 @@ def parse(clean: str, values: dict[str, Any]) -> Settings | None:
             not installed.
     """
     names = set(comma_lists.names(clean))
-    if not names <= set(STEPS):
-        raise UserError(f"--clean={clean}: expected some of {','.join(STEPS)}")
     flags = {name: value for name, value in values.items() if value is not None}
-    for name, value in flags.items():
-        if FLAG_STEPS[name] not in names:
-            raise UserError(f"--{name}={value} needs the step {FLAG_STEPS[name]!r} in --clean")
-    if not names:
-        return None
     settings = Settings(tuple(step for step in STEPS if step in names), **flags)
-    if not 0.3 <= settings.near_duplicate_threshold <= 1:
-        raise UserError(
-            f"--near_duplicate_threshold={settings.near_duplicate_threshold}: expected 0.3 to 1, such as 0.8"
-        )
+    threshold, language = settings.near_duplicate_threshold, settings.language
+    rules = [
+        ("clean", clean, names <= set(STEPS), f"some of {','.join(STEPS)}"),
+        *(
+            (name, x, FLAG_STEPS[name] in names, f"--clean={FLAG_STEPS[name]} as well")
+            for name, x in flags.items()
+        ),
+        ("near_duplicate_threshold", threshold, 0.3 <= threshold <= 1, "0.3 to 1"),
+    ]
+    check_values(rules)
     for step in settings.steps:
         if step in _PACKAGES:
             check_installed(_PACKAGES[step], "cleaning", f"--clean={step}")
-    if "language" in settings.steps and settings.language not in _language_identifier().labels:
-        raise UserError(
-            f"--language={settings.language}: expected an ISO 639-1 code that py3langid knows, such as en, de"
-        )
-    return settings
+    if "language" in names:
+        is_known = language in _language_identifier().labels
+        check_values([("language", language, is_known, "an ISO 639-1 code that py3langid knows, such as en")])
+    return settings if names else None
 
 
 @functools.cache

@@ -16,18 +16,17 @@ import glob
 import hashlib
 import itertools
 import os
-import pathlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from bert_jax import hub
-from bert_jax.errors import UserError, file_error
+from bert_jax.errors import UserError
 from bert_jax.io import columnar, comma_lists, compression, files, json_files, remote, tfds
 from bert_jax.io.progress import log
-from bert_jax.io.wording import counted, did_you_mean
+from bert_jax.io.wording import counted, some
 from data_pipelines.readers import books, tables, wikipedia
-from data_pipelines.readers.documents import HEAD_BYTES, Document, Range, check_head, read_text
+from data_pipelines.readers.documents import Document, Range, read_text
 
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # the beginning of a bzip2 stream and of its first block
 _LONGEST_STREAM = 32 << 20  # compressed bytes; longer streams are not searched for
@@ -86,18 +85,10 @@ _TFDS = Format(tables.read_tfds, splits="records", has_fields=True)
 
 
 def format_of(path: str, name: str) -> Format:
-    """Returns the format of a path: `name`, unless the path is a Parquet or Arrow file or a TFDS data set.
-
-    Raises:
-        UserError: the name is unknown.
-    """
+    """Returns the format of a path: `name`, unless the path is a Parquet or Arrow file or a TFDS data set."""
     if path.startswith(tfds.PREFIX):
         return _TFDS
-    if columnar.is_columnar(path):
-        return _COLUMNS
-    if name not in FORMATS:
-        raise UserError(f"--input_format={name}: expected {AUTO} or one of {', '.join(FORMATS)}")
-    return FORMATS[name]
+    return _COLUMNS if columnar.is_columnar(path) else FORMATS[name]
 
 
 def has_fields(paths: Sequence[str], name: str) -> bool:
@@ -122,19 +113,17 @@ def resolve_format(paths: Sequence[str], name: str, text_field: str) -> str:
         names = {_BY_SUFFIX.get(suffix) for suffix in suffixes} or {"text"}
         if len(names) > 1 or None in names:
             raise UserError(
-                f"the suffixes of {', '.join(list(suffixes.values())[:5])} do not imply one format; give "
-                f"--input_format={'|'.join(FORMATS)}"
+                f"the suffixes of {some(suffixes.values())} imply no single format; set --input_format"
             )
         name = str(names.pop())
-    format_of("", name)
     if text_field != TEXT_FIELD and not has_fields(paths, name):
-        raise UserError(f"--text_field={text_field} has no effect with --input_format={name}")
+        raise UserError(f"--text_field={text_field} has no effect with --input_format={name}; remove it")
     return name
 
 
-def no_text(paths: Sequence[str], name: str) -> str:
-    """Returns the error message for files without text in their format."""
-    return f"no text in {counted(len(paths), 'file')}, {paths[0]} first: is --input_format={name} right?"
+def no_text(paths: Sequence[str], name: str) -> UserError:
+    """Returns the error for files without text in their format."""
+    return UserError(f"no text in {some(paths)}; check --input_format={name}, --text_field and --clean")
 
 
 def read_documents(
@@ -157,7 +146,7 @@ def read_documents(
         spaces: whether control characters that are whitespace become spaces; see `documents.clean`.
 
     Raises:
-        UserError: the format is unknown, or a file does not have the type or the format that it should have.
+        UserError: the file does not have the format that it should have.
         OSError: the file cannot be read.
     """
     counts = collections.Counter() if counts is None else counts
@@ -197,13 +186,8 @@ def list_inputs(globs: str | Sequence[str], exclude: str = "") -> list[str]:
     for pattern in patterns:
         for path in sorted(_find(pattern, exclude)):
             paths.setdefault(identity(path), path)
-    if not paths:
-        raise UserError("no input; expected files or patterns such as --input='corpus/*.txt'")
-    for path in paths.values():
-        if not files.is_remote(path) and pathlib.Path(path).is_fifo():
-            raise UserError(f"{path} is a pipe, and text is read more than once; write it to a file first")
-    if not any(map(file_size, paths.values())):
-        raise UserError(f"all {len(paths)} input files are empty, {min(paths.values())} first; expected text")
+    if not any(map(file_size, paths.values())):  # nor has a pipe
+        raise UserError(f"--input={some(patterns)}: expected a file with text")
     return sorted(paths.values())
 
 
@@ -214,18 +198,14 @@ def _find(pattern: str, exclude: str) -> list[str]:
         pattern = named.source
     if pattern.startswith(hub.DATA):
         return hub.data_files(pattern, "train")
-    try:
-        if files.is_remote(pattern):
-            paths = _remote_files(pattern)
-        else:
-            paths = [path for each in _glob(pattern) for path in _of_data_set(each, _files_under(each))]
-    except OSError as error:
-        raise file_error(f"--input={pattern}: cannot be read ({error.strerror or error})", error) from error
+    if files.is_remote(pattern):
+        paths = _remote_files(pattern)
+    else:
+        paths = [path for each in _glob(pattern) for path in _of_data_set(each, _files_under(each))]
     own = f"{identity(exclude)}/" if exclude else ""
     paths = [path for path in paths if not own or not f"{identity(path)}/".startswith(own)]
     if not paths:
-        hint = did_you_mean(pattern, [name for name, each in hub.DATA_SETS.items() if not each.task])
-        raise UserError(f"--input={pattern} matches no file; expected text files{hint}")
+        raise UserError(f"--input={pattern} matches no file")
     return paths
 
 
@@ -284,26 +264,8 @@ def file_size(path: str) -> int:
     return tfds.size(path) if path.startswith(tfds.PREFIX) else files.size(path)
 
 
-def file_digest(task: tuple[str, str, str]) -> dict[str, Any]:
-    """Returns the size and the SHA-256 of a file, or of all files of a TFDS data set.
-
-    Args:
-        task: the path, the name of its format, and the text field.
-
-    Raises:
-        UserError: the beginning of the file shows another format, or the field has no text.
-    """
-    path, format, text_field = task
-    kind, counts = format_of(path, format), collections.Counter[str]()
-    # Opening a remote Arrow file copies it.
-    if kind.has_fields and not (columnar.is_columnar(path) and files.is_remote(path)):
-        for range_ in split_ranges([path], 1 << 62, format):
-            first = next(kind.read(range_, counts, text_field, False), None)
-            if first is None and counts["bad_lines"] + counts["without_text"]:
-                raise UserError(f"{path}: no record has text in --text_field={text_field}")
-    elif not kind.has_fields and files.size(path):
-        with compression.opened(path) as file:
-            check_head(file.read(HEAD_BYTES), path)
+def file_digest(path: str) -> dict[str, Any]:
+    """Returns the size and the SHA-256 of a file, or of all files of a TFDS data set."""
     digest, size = hashlib.sha256(), 0
     for each in tfds.files(path) if path.startswith(tfds.PREFIX) else [path]:
         with files.open_read(each) as file:

@@ -184,8 +184,7 @@ def check_head(head: bytes, path: str) -> None:
     place, magic = _TAR
     if head.startswith(_MAGIC) or head[place] == magic:
         raise UserError(
-            f"{path} begins with {head[:8]!r}; expected text in UTF-8, or the suffix of its format in its "
-            "name"
+            f"{path}: expected text in UTF-8, or a suffix that names its format; found {head[:8]!r}"
         )
 
 

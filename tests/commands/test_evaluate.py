@@ -72,7 +72,7 @@ def test_a_finetuned_model_in_the_dtype_of_its_run(tmp_path, records, capsys):
         written.append(output.read_text())
     assert written[0] != written[1]
     error = fine_tuned.mistake(["evaluate", f"--workdir={run},{run}", "--dtype=float32"], capsys)
-    assert "--dtype is not for several runs" in error
+    assert "--dtype has no effect with several runs" in error
     predicted = []
     for flags in ([], ["--dtype=float32"], ["--dtype=bfloat16"]):
         output = tmp_path / f"predicted {len(predicted)}.jsonl"

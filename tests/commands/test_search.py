@@ -140,15 +140,15 @@ def test_an_index_is_searched_only_as_it_was_made(search, tmp_path, model, check
     expected = search("--query=one", "--json")
     others = {
         "moved": ({}, ""),
-        "other": ({"params": {name: x * 1.5 for name, x in model.params.items()}}, "(weights)"),
-        "cls": ({"sentence": dataclasses.replace(model.sentence, pooling="cls")}, "(pooling)"),
+        "other": ({"params": {name: x * 1.5 for name, x in model.params.items()}}, "in weights;"),
+        "cls": ({"sentence": dataclasses.replace(model.sentence, pooling="cls")}, "in pooling;"),
     }
     for name, (changes, message) in others.items():
         work_directory.FORMAT.write(model.replace(**changes), tmp_path / name)
         flags = ["--query=one", f"--model={tmp_path / name}"]
         if message:
             error = search(*flags, corpus="", code=2).err
-            assert message in error and f"omit --model to use {checkpoint}" in error
+            assert message in error and str(checkpoint) in error
         else:
             assert search(*flags, "--json", corpus="") == expected
     (tmp_path / "other.txt").write_text("a cat\n")
@@ -158,4 +158,4 @@ def test_an_index_is_searched_only_as_it_was_made(search, tmp_path, model, check
     os.utime(path, (1, 1))
     assert search("--query=one", "--json") == expected  # the same content, as of a copy
     path.write_text(content.replace("small green dog", "small green dig"))
-    assert "made from another corpus" in search("--query=one", code=2).err
+    assert "differs from the corpus" in search("--query=one", code=2).err

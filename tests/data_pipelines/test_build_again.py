@@ -21,7 +21,7 @@ def test_finished_records_are_left_and_others_refused(options):
     assert not build.build(options).already_done
     before = contents(options.output)
     assert build.build(dataclasses.replace(options, input_format="text"), workers=2).already_done
-    with pytest.raises(UserError, match=r"holds other records .seed 7, not 8.: --overwrite replaces them"):
+    with pytest.raises(UserError, match=r"holds other records .seed 7, not 8.; --overwrite replaces them"):
         build.build(dataclasses.replace(options, seed=8))
     assert contents(options.output) == before
     others = dataclasses.replace(options, seed=8)
@@ -42,7 +42,7 @@ def test_unfinished_records_of_other_settings_are_dropped_only_when_asked(option
     others = dataclasses.replace(options, seed=8)
     left = Path(options.output) / output.UNFINISHED / "left"
     left.write_text("of seed 7")
-    with pytest.raises(UserError, match=r"unfinished run .*seed 7, not 8.*--overwrite to start"):
+    with pytest.raises(UserError, match=r"unfinished run .*seed 7, not 8.*--overwrite"):
         build.build(others)
     assert left.exists()
     assert not build.build(others, overwrite=True).already_done

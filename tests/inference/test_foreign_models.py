@@ -146,11 +146,11 @@ def test_what_has_no_fine_tuned_head(folder_of, pretrained, tmp_path, capsys):
     assert cli.main(command) == 0
     given = ["--input=a.csv", f"--output={tmp_path / 'out.tsv'}"]
     assert "its head is" in mistake(["predict", f"--model={folder}", *given], capsys)
-    assert "give it as --model" in mistake(["predict", f"--workdir={folder}", *given], capsys)
+    assert str(folder) in mistake(["predict", f"--workdir={folder}", *given], capsys)
     choices, classes = folder_of("multiplechoice")[1], folder_of("classification")[1]
     assert "--choices=" in mistake(["predict", f"--model={choices}", *given], capsys)
     assert "--step" in mistake(["predict", f"--model={classes}", "--step=3", *given], capsys)
-    assert "predict needs" in mistake(["predict", f"--model={classes}", "--workdir=x", *given], capsys)
+    assert "one of" in mistake(["predict", f"--model={classes}", "--workdir=x", *given], capsys)
 
 
 @pytest.mark.parametrize("changes", [{"labels": None}, {"problem_type": "regression"}])

@@ -27,7 +27,7 @@ def bucket():
 
 
 def digest(path):
-    return readers.file_digest((path, "text", "text"))
+    return readers.file_digest(path)
 
 
 def read(paths, target):

@@ -233,9 +233,8 @@ def test_list_inputs(tmp_path, monkeypatch):
     for pattern, message in [
         ("none*.txt", "none.* matches no file"),
         ("a.txt,none", "none matches no file"),
-        ("", "no input"),
-        ([], "no input"),
-        ("empty.txt", "are empty"),
+        ("", "expected a file with text"),
+        ("empty.txt", "expected a file with text"),
         ("nope://bucket/a", "Protocol not known: nope"),
     ]:
         with pytest.raises(UserError, match=message):
