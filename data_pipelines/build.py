@@ -138,8 +138,11 @@ class _Build:
         for result in tokenized:
             result["runs"] = [self._path(name) for name in result["runs"]]
             result["histogram"] = self._path(result["histogram"])
-        if not sum(result["documents"] for result in tokenized):
+        documents = sum(result["documents"] for result in tokenized)
+        if not documents:
             raise readers.no_text(self.paths, self.options.input_format)
+        if documents == 1 and self.settings["nsp"] == "next":
+            raise UserError("--nsp=next needs two or more documents (in text, blank lines separate them)")
         results = iter(tokenized)
         by_language = [list(itertools.islice(results, len(of_language))) for of_language in groups]
         return self._finish(tokenized, self._make_shards(self._make_rows(by_language)))

@@ -95,8 +95,7 @@ class LocalPool:
                 yield futures[future], future.result()
         except BrokenProcessPool as error:
             raise ClusterError(
-                "a worker process died, perhaps for lack of memory; the same command, or one with fewer "
-                "--workers, resumes"
+                "a worker process died, perhaps for lack of memory; run the same command again to resume"
             ) from error
 
     def close(self) -> None:

@@ -9,13 +9,13 @@ Python version.
 
 import ast
 import dataclasses
-import importlib
 import inspect
 import itertools
 import os
 import re
 import sysconfig
 from collections.abc import Iterator, Sequence
+from pydoc_data import topics
 
 from bert_jax.io import atomic
 from data_pipelines.sentences import split_paragraph
@@ -38,7 +38,7 @@ class Document:
 
 def documents() -> list[Document]:
     """Returns the topics and then the modules, sorted by name."""
-    texts = [("", [text]) for _, text in sorted(_topics().items())]
+    texts = [("", [text]) for _, text in sorted(topics.topics.items())]
     texts += [(name.partition(".")[0], list(_docstrings(path))) for name, path in sorted(_module_files())]
     seen: set[str] = set()
     kept = []
@@ -68,13 +68,6 @@ def write_corpus(directory: str | os.PathLike, corpus: Sequence[Document] | None
             paths.append(os.path.join(directory, name))
             atomic.write_file(paths[-1], "".join(lines).encode("utf-8", "replace"))
     return paths
-
-
-def _topics() -> dict[str, str]:
-    try:
-        return dict(importlib.import_module("pydoc_data.topics").topics)
-    except (ImportError, AttributeError):
-        return {}
 
 
 def _module_files() -> Iterator[tuple[str, str]]:

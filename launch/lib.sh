@@ -35,11 +35,11 @@ parse() {
       --*)
         _name="${_arg#--}" _name="${_name%%=*}" _value=true
         [[ "$_arg" != *=* ]] || _value="${_arg#*=}"
-        [[ "$_flags" == *" $_name "* ]] || die "$_arg is not a flag of it; --help lists them"
+        [[ "$_flags" == *" $_name "* ]] || die "unknown flag $_arg; --help lists the flags"
         printf -v "$_name" %s "$_value"
         ;;
       *)
-        [[ -z "$VERB" ]] || die "$_arg: not expected; flags are --name=value, and the command comes after --"
+        [[ -z "$VERB" ]] || die "unexpected argument $_arg; flags are --name=value, and the command comes after --"
         VERB="$_arg"
         ;;
     esac
@@ -50,10 +50,10 @@ parse() {
 need() {
   local _name
   for _name in "$@"; do
-    [[ -n "${!_name}" ]] || die "--$_name is missing: --$_name=VALUE; --help lists the flags"
+    [[ -n "${!_name}" ]] || die "--$_name=VALUE is missing"
   done
 }
 
 need_command() {
-  ((${#COMMAND[@]})) || die "what to run? give the command after --, as in: -- bert-jax pretrain --config=..."
+  ((${#COMMAND[@]})) || die "expected a command after --, such as -- bert-jax pretrain --config=..."
 }

@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-USAGE="Keeps a run going on one machine: starts the command again when it was stopped on purpose or has crashed.
+USAGE="Restarts a command on one machine when it was stopped on purpose or has crashed.
 
   launch/restart.sh [flags] -- bert-jax pretrain --config=... --workdir=...
 
   exit 0                  done
-  exit 2, 126, 127, 130   a user error, no such command, an interrupt: not started again
-  any other               stopped on purpose (3), a crash, a full disk: started again
-  SIGTERM, SIGINT         passed on; the command saves, and is not started again
+  exit 2, 126, 127, 130   a user error, no such command, an interrupt: not restarted
+  any other               stopped on purpose (3), a crash, a full disk: restarted
+  SIGTERM, SIGINT         passed on; the command saves and is not restarted
 
 The pause before the next attempt doubles with each consecutive attempt that ends within 5 minutes, and after five of
 them the script gives up. It exits with the last exit code of the command.
 
-  --status_file=FILE    holds 'running PID', then 'exit CODE': for those who watch from elsewhere
+  --status_file=FILE    contains 'running PID', then 'exit CODE'
   --pause_seconds=5     before the next attempt, to at most 10 minutes"
 # shellcheck source=launch/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 status_file="" pause_seconds=5
 parse "status_file pause_seconds" -- "$@"
-[[ -z "$VERB" ]] || die "$VERB: not expected; the command comes after --"
+[[ -z "$VERB" ]] || die "unexpected argument $VERB; the command comes after --"
 need_command
 
 child="" received=""
@@ -67,14 +67,14 @@ while true; do
   if ((SECONDS - began < 300)); then
     fast=$((fast + 1))
     ((fast < 5)) || {
-      say "exit code $code; $fast attempts in a row were over within 300 s: giving up"
+      say "exit code $code; $fast consecutive attempts ended within 300 s: giving up"
       finish "$code"
     }
     ((fast == 1)) || pause=$((pause * 2 < 600 ? pause * 2 : 600))
   else
     fast=0 pause="$pause_seconds"
   fi
-  say "exit code $code after $((SECONDS - began)) s; starting again in $pause s"
+  say "exit code $code after $((SECONDS - began)) s; restarting in $pause s"
   last="$code"
   sleep "$pause" &
   child=$!

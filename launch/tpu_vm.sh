@@ -11,18 +11,18 @@ USAGE="Pre-training on a Cloud TPU VM or a pod slice of them, through gcloud.
   watch     all of it until the run is done: create, install, run; and again when the machine was preempted
   delete    delete it; a work directory on gs:// stays
 
-Each step may be repeated: what is there is left as it is.
+Each step may be repeated: what exists is kept.
 
   --accelerator_type=v5litepod-16
-  --runtime_version=VERSION       of the image; by default the one that suits the accelerator type
-  --spot                          at the lower price of capacity that may be taken away
+  --runtime_version=VERSION       version of the image; by default, it depends on the accelerator type
+  --spot                          use cheaper capacity that may be preempted
   --queued                        wait in the queue for capacity (queued resources)
-  --service_account=EMAIL         who the machines are, for the bucket
+  --service_account=EMAIL         service account of the machines, for access to the bucket
   --create_flags=FLAGS            other flags of 'gcloud compute tpus tpu-vm create', separated by spaces
   --ssh_flags=FLAGS               other flags of 'gcloud compute tpus tpu-vm ssh' and 'scp', separated by spaces
-  --worker=0                      whose log
-  --poll_seconds=60               between two looks at the state
-  --dry_run                       print the commands, for a machine that is not there yet, and run none"
+  --worker=0                      worker whose log to follow
+  --poll_seconds=60               seconds between queries of the state
+  --dry_run                       print the commands for a new machine, and run none"
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 # shellcheck source=launch/lib.sh
 source "$here/lib.sh"
@@ -49,16 +49,14 @@ parse "dry_run name zone accelerator_type runtime_version service_account create
 read -ra create_flags_list <<<"$create_flags"
 read -ra ssh_flags_list <<<"$ssh_flags"
 need name zone accelerator_type
-[[ "$name" =~ ^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$ ]] || die "--name=$name: expected lower-case letters, digits and hyphens"
 [[ "$accelerator_type" != v5e-* ]] || accelerator_type="v5litepod-${accelerator_type#v5e-}" # Cloud TPU's name of it
-[[ "$accelerator_type" != tpu7x* ]] || die "--accelerator_type=$accelerator_type: Cloud TPU has no TPU7x; use GKE"
 if [[ -z "$runtime_version" ]]; then
   case "$accelerator_type" in
     v4-*) runtime_version=tpu-ubuntu2204-base ;;
     v5litepod-*) runtime_version=v2-alpha-tpuv5-lite ;;
     v5p-*) runtime_version=v2-alpha-tpuv5 ;;
     v6e-*) runtime_version=v2-alpha-tpuv6e ;;
-    *) die "no runtime version is known for $accelerator_type: name one with --runtime_version" ;;
+    *) die "--accelerator_type=$accelerator_type: expected v4, v5e, v5p or v6e, or --runtime_version as well" ;;
   esac
 fi
 where=(--zone="$zone")
@@ -95,7 +93,7 @@ create() {
   flags+=("${create_flags_list[@]}")
   ask_state || return
   if [[ -n "$state" ]]; then
-    say "$name is there already: $state"
+    say "$name exists already: $state"
   elif "$queued"; then
     run "${queue[@]}" create "$name" "${where[@]}" --node-id="$name" --runtime-version="$runtime_version" "${flags[@]}" ||
       return
@@ -107,11 +105,11 @@ create() {
     case "$state" in
       READY) return ;;
       "" | FAILED | SUSPEND* | PREEMPTED | TERMINATED | STOP* | DELETING)
-        say "$name is ${state:-gone}: delete it, and create it again"
+        say "$name is ${state:-gone}; delete it and create it again"
         return 1
         ;;
     esac
-    say "$name is $state; looking again in $poll_seconds s"
+    say "$name is $state; next query in $poll_seconds s"
     sleep "$poll_seconds"
   done
 }
@@ -212,7 +210,7 @@ watch() {
           none) { install && start; } || code=$? ;;
           lost) start || code=$? ;;
           exit*)
-            say "the run failed with $status: read $(again logs); the machine is still there, and costs"
+            say "the run failed with $status; $(again logs) shows why; the machine still exists"
             return 1
             ;;
           *) say "not all workers answer" ;;
@@ -220,7 +218,7 @@ watch() {
         ;;
       0) create || true ;;
       0PREEMPTED | 0TERMINATED | 0STOPPED | 0SUSPENDED | 0FAILED)
-        say "$name is $state: making it anew"
+        say "$name is $state; creating it again"
         delete || code=$?
         ;;
       0*) say "$name is $state" ;;

@@ -117,26 +117,16 @@ def warnings(manifest: dict[str, Any]) -> list[str]:
     if unknown := inspection.many_unknown(text["unknown_tokens"] / text["tokens"]):
         found.append(unknown)
     if text["undecodable"] > _HIGH_UNDECODABLE_SHARE * text["tokens"]:
-        remedy = "convert the files to UTF-8, for example with iconv -f LATIN1 -t UTF-8"
-        if manifest["input_format"] == "jsonl":
-            remedy = "the JSON is not UTF-8, or has halves of surrogate pairs, such as \\ud83d alone"
-        found.append(
-            f"{counted(text['undecodable'], 'place')} of the text cannot be decoded, and the words there are "
-            f"garbled: {remedy}"
-        )
+        found.append(f"{counted(text['undecodable'], 'byte sequence')} of the text are not valid UTF-8")
     found += readers.skipped(text)
     if manifest["input_format"] == "text" and text["tokens"] > _LONG_SENTENCE * text["sentences"]:
         found.append(
-            f"a line of the text has {text['tokens'] / text['sentences']:.0f} tokens on average, where one "
-            "sentence is expected: if lines are paragraphs, set --input_format=paragraphs, or books "
-            "if a blank line does not end a document"
+            f"a line of the text has {text['tokens'] / text['sentences']:.0f} tokens on average, but "
+            "--input_format=text expects one sentence; if lines are paragraphs, set --input_format=paragraphs"
         )
     for name, split in manifest["splits"].items():
         unusual = inspection.unusual_labels(manifest["nsp"], split["random_next_share"], split["sequences"])
         found += [f"{name}: {unusual}"] if unusual else []
     if manifest["eval_fraction"] and "eval" not in manifest["splits"]:
-        found.append(
-            "there is no split eval, for which the text needs 8 documents or more; it has "
-            f"{text['documents']}"
-        )
+        found.append(f"no split eval: it needs 8 or more documents, but the text has {text['documents']}")
     return found

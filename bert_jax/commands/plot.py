@@ -56,7 +56,11 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
         return _attention(flags)
     shared.check_unused(flags, _OF_ATTENTION, "--workdir")
     if files.suffix(flags.output or "") == ".html":
-        return _report(flags.workdir, flags.output)
+        checks.check_output_file(flags.output)
+        content = report.make(flags.workdir)
+        atomic.write_text(flags.output, content)
+        print(f"wrote {flags.output} ({len(content) / 1e3:,.0f} kB)")
+        return
     directories = comma_lists.paths(flags.workdir)
     output = flags.output or os.path.join(directories[0], "curves.png")
     names = [files.name(directory) for directory in directories]
@@ -66,13 +70,6 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     rows = [row for of_run in runs.values() for row in of_run]
     steps = [row["step"] for row in rows]
     print(f"wrote {output} ({counted(len(rows), 'row')}, steps {min(steps):,} to {max(steps):,})")
-
-
-def _report(directory: str, output: str) -> None:
-    checks.check_output_file(output)
-    content = report.make(directory)
-    atomic.write_text(output, content)
-    print(f"wrote {output} ({len(content) / 1e3:,.0f} kB)")
 
 
 def _attention(flags: absl_flags.FlagValues) -> None:

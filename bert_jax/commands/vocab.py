@@ -60,9 +60,6 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         )
     if trained.size < flags.size:
         print(f"note: the text yields only {trained.size:,} tokens, not --size={flags.size}", file=sys.stderr)
-    if len({document.key for part in trained.parts for document in part.held_out + part.training}) == 1:
-        more = "more documents (in text, a blank line ends one), or --nsp=none"
-        print(f"note: the corpus is one document; bert-jax data needs {more}", file=sys.stderr)
     unknown = max(part.unknown_rate for part in trained.parts)
     if unknown > _HIGH_UNKNOWN_RATE:
         print(

@@ -284,7 +284,9 @@ def compute(module: Module, chip: Chip, cycles: Mapping[str, float] = types.Mapp
             # Its transfers between HBM and vector memory overlap with the computation.
             seconds["schedule"] += max(moving, visit.times * scheduled / chip.clock)
             kernels += visit.times
-        elif not (_is_small(instruction) or any(map(_is_collective, module.inside(instruction).values()))):
+        elif max((array.size for array in instruction.arrays), default=0) > _SCALARS and not any(
+            map(_is_collective, module.inside(instruction).values())
+        ):
             seconds["bytes"] += moving
             added[instruction.target or instruction.opcode] += visit.times
     return Compute(
@@ -295,10 +297,6 @@ def compute(module: Module, chip: Chip, cycles: Mapping[str, float] = types.Mapp
         added=dict(added),
         unknown_loops=unknown_loops(module),
     )
-
-
-def _is_small(instruction: Instruction) -> bool:
-    return max((array.size for array in instruction.arrays), default=0) <= _SCALARS
 
 
 def unknown_loops(module: Module) -> int:

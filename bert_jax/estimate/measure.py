@@ -72,7 +72,7 @@ def estimate(
             result |= _tpu_figures(program, step, hardware, price)
     else:
         result |= {"fits": False, "memory_bytes": {"total": program.needed, "available": program.available}}
-        fits = lambda parts: isinstance(step.compile(parts * step.unit), Compiled)  # noqa: E731
+        fits = lambda units: isinstance(step.compile(units * step.unit), Compiled)  # noqa: E731
         largest = largest_fitting(fits, config.batch_size // step.unit) * step.unit
         result["largest_batch"] = {"batch_size": largest, "rows_per_chip": step.rows_per_chip(largest)}
     return result
@@ -190,7 +190,8 @@ def lines(result: dict[str, Any]) -> list[str]:
     unit, group = ("GPU", "host") if on_gpus else ("chip", "slice")
     devices = f", {topology['devices']} devices" if "devices" in topology else ""
     mesh = " ".join(f"{axis}={size}" for axis, size in result["mesh"].items())
-    parts = f" in {result['accumulate_steps']} parts" if result["accumulate_steps"] > 1 else ""
+    steps = result["accumulate_steps"]
+    split = f" in {steps} microbatches" if steps > 1 else ""
     titled = [
         ("estimate", [f"nothing here is measured: compiled for devices that are not attached ({versions})"]),
         (
@@ -211,7 +212,7 @@ def lines(result: dict[str, Any]) -> list[str]:
             "batch",
             [
                 f"{counted(result['batch_size'], 'row')} of {rows['length']}, {result['rows_per_chip']} per "
-                f"{_unit(result)}{parts}; {rows['sequences']:.2f} sequences per row, {rows['fill']:.1%} "
+                f"{_unit(result)}{split}; {rows['sequences']:.2f} sequences per row, {rows['fill']:.1%} "
                 f"filled, {rows['predictions']} predicted ({rows['source']})"
             ],
         ),

@@ -178,10 +178,10 @@ class TrainStep:
     def compile(self, batch_size: int) -> Compiled | DoesNotFit:
         """Compiles the step for `batch_size` rows over all chips, once."""
         if batch_size not in self._compiled:
-            parts = self.config.accumulate_steps
-            sharding.check_batch_size(batch_size, self.mesh, parts)
+            steps = self.config.accumulate_steps
+            sharding.check_batch_size(batch_size, self.mesh, steps)
             share = f"{self.rows_per_chip(batch_size)} per {self._device}"
-            share += f" in {parts} parts" * (parts > 1)
+            share += f" in {steps} microbatches" * (steps > 1)
             self._log(f"compiling for {counted(batch_size, 'row')}, {share}")
             found = self._compile(batch_size)
             limit = self.memory_limit or math.inf
@@ -257,17 +257,17 @@ def with_auto_accumulation(
         The compiled train step; the one with the most microbatches if none fits.
     """
 
-    def in_parts(parts: int) -> TrainStep:
-        return make(dataclasses.replace(config, accumulate_steps=parts))
+    def with_steps(number: int) -> TrainStep:
+        return make(dataclasses.replace(config, accumulate_steps=number))
 
     steps: dict[int, TrainStep] = {}
 
-    def needed_by(parts: int) -> float:
-        steps[parts] = in_parts(parts)
-        found = steps[parts].compile(config.batch_size)
+    def needed_by(number: int) -> float:
+        steps[number] = with_steps(number)
+        found = steps[number].compile(config.batch_size)
         return found.needed if isinstance(found, DoesNotFit) else found.memory["total"]
 
-    whole = in_parts(1)
+    whole = with_steps(1)
     candidates = auto_accumulation.divisors(config.batch_sizes.values, whole.mesh)
     fixed = whole.argument_bytes(config.batch_size)
     return steps[auto_accumulation.search(candidates, needed_by, fixed, limit)[0]]

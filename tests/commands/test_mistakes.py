@@ -11,8 +11,8 @@ PAIRS = ["--input=pairs.tsv", "--text=a,b", "--output=out.jsonl", "--model=model
 
 MISTAKES = [
     (["nonsense"], "'nonsense' is not a command"),
-    (["bench", "--stepz=3"], "'stepz'"),
-    (["bench", "--steps=many"], "--steps=many"),
+    (["bench", TINY, "--stepz=3"], "'stepz'"),
+    (["bench", TINY, "--steps=many"], "--steps=many"),
     (["predict", "one text"], "takes only flags"),
     (["pretrain", "--workdir=x"], "pretrain needs --config="),
     (["pretrain", TINY], "pretrain needs --workdir="),

@@ -267,7 +267,7 @@ def test_watch_from_nothing_through_a_preemption_to_the_end(cloud):
         *made[:3], *made, *begun, *look, "start",
         "describe", "describe", "delete", *made, *begun, *look, *look,
     ]  # fmt: skip
-    assert "pod is PREEMPTED: making it anew" in told and "the run is done" in told
+    assert "pod is PREEMPTED; creating it again" in told and "the run is done" in told
 
 
 @pytest.mark.parametrize("status", ["exit 2", "running,exit 1", "lost,exit 137,none"])
