@@ -112,8 +112,8 @@ class Architecture:
     )
     position_buckets: int = _field(
         0,
-        "Distances up to half of this number each have an embedding; ranges of longer ones share one "
-        "(`disentangled`). 0: no ranges; DeBERTa: 256.",
+        "Buckets of distances on each side (`disentangled`): half for one distance each, half for ranges. "
+        "0: one per distance; DeBERTa: 256.",
         "shape",
         bounds=(0, 2**24),
     )
@@ -243,7 +243,7 @@ class Architecture:
     initializer: str = _field(
         "truncated_normal",
         "Distribution of initial weights: `truncated_normal`, `normal`, or `megatron` (last matrix of a "
-        "sublayer divided by sqrt(2 layers)).",
+        "sublayer divided by sqrt(2 `num_hidden_layers`)).",
         choices=("truncated_normal", "megatron", "normal"),
     )
 

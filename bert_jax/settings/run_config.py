@@ -60,11 +60,13 @@ class OptimizerConfig(Part):
     )
     schedule: str = option(
         "reference",
-        "Learning rate schedule: `reference` (google-research/bert), `warmup_then_decay`, `cosine`, "
-        "`inverse_square_root`, `constant`, `product`, `triangle` or `wsd`.",
+        "Learning rate schedule: `reference` (BERT), `warmup_then_decay`, `cosine`, "
+        "`inverse_square_root`, `constant`, `product` (ELECTRA), `triangle` or `wsd`.",
     )
     learning_rate: float = amount(1e-4, "Largest learning rate of the schedule.")
-    warmup_steps: int = option(10_000, "Steps of warm-up. In fine-tuning, 0 uses `warmup_fraction`.")
+    warmup_steps: int = option(
+        10_000, "Steps of warm-up. 0: `warmup_fraction` (pre-training: `optimizer.warmup_fraction`)."
+    )
     initial_rate: float = share(0.0, "Learning rate at step 0 as a fraction of the largest (`triangle`).")
     final_rate: float = share(
         0.0,
