@@ -84,7 +84,7 @@ def check_leaves(
             if jnp.dtype(saved[name].dtype) != wanted[name].dtype
         ]
     if differing:
-        raise UserError(f"{path} is of another model or optimizer: {some(differing)}")
+        raise UserError(f"{path} has another model or optimizer: {some(differing)}")
 
 
 def select_params(
@@ -108,10 +108,7 @@ def select_params(
     check_leaves(source, stored, wanted)
     loaded, new = ([name for name in wanted if (name in stored) == has] for has in (True, False))
     if not loaded:
-        raise UserError(
-            f"{source}: it has none of the {counted(len(wanted), 'tensor')} of this model (it has "
-            f"{some(stored)}; the model has {some(wanted)})"
-        )
+        raise UserError(f"{source} has no parameter of this model; it has {some(stored)}, not {some(wanted)}")
 
     def place(name: str) -> jax.Array:
         array, sharding = np.asarray(stored[name], wanted[name].dtype), wanted[name].sharding

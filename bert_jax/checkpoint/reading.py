@@ -35,7 +35,7 @@ from bert_jax.errors import StorageError, UserError
 from bert_jax.io import checks, files
 from bert_jax.io.wording import some
 from bert_jax.objectives import adapters
-from bert_jax.objectives.adapters import assemble, group_parts
+from bert_jax.objectives.adapters import assemble
 from bert_jax.parallel import collective
 
 _Result = TypeVar("_Result")
@@ -47,7 +47,6 @@ _STEP = re.compile("0|[1-9][0-9]{0,9}")
 # The errors of a damaged file: exceptions of orbax's own files, and messages of TensorStore.
 _DAMAGES = (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError, KeyError)
 _DATA_LOSS = re.compile("DATA_LOSS|NOT_FOUND|OUT_OF_RANGE")
-_EXPECTED = "expected a work directory or one of its checkpoints/STEP directories"
 # Prefixes of the names of trained and frozen model parameters in a step. Other entries may be frozen, too.
 TRAINED, FROZEN_PARAMS = "params/", f"{FROZEN}/{adapters.PARAMS}/"
 
@@ -112,8 +111,6 @@ class Step:
             return cls(path, _leaves(recorded["leaves"]), _leaves(recorded.get(FROZEN, {})))
         except (Damaged, UserError):
             raise
-        except PermissionError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror})") from error
         except Exception as error:  # orbax raises many kinds, depending on what is missing or malformed
             raise _unreadable(path, "metadata", error) from error
 
@@ -149,9 +146,7 @@ class Step:
                 raise Damaged(f"{some(changed)} are not those that the step was trained with")
             return _read_arrays(path, wanted, self.shared)
         except Damaged as error:  # The step may be intact, so it keeps its name.
-            raise UserError(
-                f"{path}: cannot read the frozen parameters: {error}; restore this folder from a copy"
-            ) from error
+            raise UserError(f"{path}: the frozen parameters are damaged: {error}") from error
 
 
 def _model_name(stored: str) -> str:
@@ -177,16 +172,16 @@ def absolute(path: files.PathLike) -> str:
 
 
 def _find_steps(path: str) -> list[str]:
-    if not files.exists(path):
-        raise UserError(f"{path}: no such checkpoint; {_EXPECTED}")
     directory = os.path.join(path, "checkpoints")
     if not files.is_directory(directory):
         directory = path
-        if is_step(files.name(path)):
+        if is_step(files.name(path)) and files.exists(path):
             return [path]
     steps = [os.path.join(directory, str(step)) for step in reversed(list_steps(directory))]
     if not steps:
-        raise UserError(f"{path}: no checkpoint in it; {_EXPECTED}")
+        raise UserError(
+            f"{path}: no checkpoint found; expected a work directory, or one of its checkpoints/STEP"
+        )
     return steps
 
 
@@ -251,8 +246,6 @@ def _restore(path: str, wanted: Mapping[str, jax.ShapeDtypeStruct], partial: boo
         with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
             restored = flatten(handler.restore(epath.Path(path), args=args))
         return {name: restored[name] for name in wanted}
-    except PermissionError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
     except jax.errors.JaxRuntimeError:
         raise  # an error of the devices, such as too little memory, not of the file
     except Exception as error:
@@ -261,10 +254,12 @@ def _restore(path: str, wanted: Mapping[str, jax.ShapeDtypeStruct], partial: boo
 
 def _unreadable(path: str, what: str, error: Exception) -> Exception:
     message = f"its {what} cannot be read ({one_line(error)})"
+    if isinstance(error, PermissionError):
+        return UserError(f"{path}: {message}")
     # A step must not be renamed because a bucket could not be reached.
     is_damage = isinstance(error, _DAMAGES) or _DATA_LOSS.search(f"{error} {error.__cause__}")
     if files.is_remote(path) and not is_damage:
-        return StorageError(f"{path}: {message}; check the network and run the same command")
+        return StorageError(f"{path}: {message}")
     return Damaged(message)
 
 
@@ -380,13 +375,6 @@ def read_state(path: str, abstract_state: PyTree | Callable[[Mapping[str, Leaf]]
     if callable(abstract_state):
         abstract_state = abstract_state(step.leaves)
     wanted = flatten(abstract_state)
-    frozen = group_parts(name.removeprefix(f"{FROZEN}/") for name in wanted if name.startswith(FROZEN_PARAMS))
-    if trained := [name for name in frozen if name in step.own]:
-        raise UserError(
-            f"{path}: this run freezes {some(trained)}, which the checkpoint trains (with another "
-            "optimizer.freeze or version of bert-jax); start another work directory from it with "
-            "--config.init_from"
-        )
     check_leaves(path, step.leaves, wanted, same_names=True)
     return jax.tree.unflatten(jax.tree.structure(abstract_state), list(step.read(wanted).values()))
 
@@ -403,9 +391,7 @@ def _read_newest(path: files.PathLike, read: Callable[[str], _Result], log) -> _
             log(f"warning: {other} is damaged, and {step} is read: {error}")
         return found
     causes = "; ".join(f"{files.name(step)}: {error}" for step, error in damaged.items())
-    raise UserError(
-        f"{path}: all checkpoints are damaged ({causes}); restore one from a copy, or train again"
-    )
+    raise UserError(f"{path}: all checkpoints are damaged ({causes})")
 
 
 def _agreed_steps(path: files.PathLike) -> list[str]:

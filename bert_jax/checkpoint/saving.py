@@ -241,10 +241,7 @@ class Checkpointer:
             return step, state
         names = collective.call_in_primary(lambda: files.names(self.path))
         if bad := [name for name in names if name.startswith(_BAD)]:
-            raise UserError(
-                f"{self.path}: all checkpoints are damaged ({', '.join(bad)}); restore one from a copy, or "
-                "start from scratch in another work directory"
-            )
+            raise UserError(f"{self.path}: all checkpoints are damaged ({', '.join(bad)})")
         return None
 
     # The steps on disk

@@ -39,12 +39,7 @@ def first_line(error: BaseException) -> str:
     return f"{kind}: {message.splitlines()[0].rstrip()[:200]}" if message else kind
 
 
-def closest(word: str, known: Iterable[str]) -> str:
-    """Returns the known name that is closest to an unknown one, or "" if none is close."""
-    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)), "")
-
-
 def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
     """Returns the end of a message about an unknown name: "; did you mean NAME?", or "" if none is close."""
-    near = closest(word, known)
-    return f"; did you mean {prefix}{near}?" if near else ""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {prefix}{near[0]}?" if near else ""

@@ -59,7 +59,7 @@ def ensure(config, log: Callable[[str], None] = print) -> None:
             continue
         dispatch.disable_kernel(name, problem)
         if name == f"attention={config.execution.attention}":
-            raise UserError(f"{name} failed its check on this device: {problem}; use attention=auto")
+            raise UserError(f"model.{name} gives wrong results on this device: {problem}")
         log(f"warning: {name} failed its check on this device and is not used: {problem}")
 
 

@@ -227,7 +227,7 @@ def choose_attention(requested: str, case: AttentionCase, target: Target) -> Cho
         reason = "as configured" if requested == "xla" else "; ".join(reasons) or missing
         choice = Choice("xla", reason)
         if requested not in ("auto", "xla"):
-            raise UserError(f"attention={requested} cannot be used: {reason}; use attention=auto, or xla")
+            raise UserError(f"model.attention={requested} cannot be used: {reason}")
     if (choices := _recording.get()) is not None and choice not in choices:
         choices.append(choice)
     return choice

@@ -9,17 +9,12 @@ from bert_jax.kernels import platform
 from bert_jax.kernels.matmul import materialize, pack, sum_rows, unpack
 
 
-def normalize(
-    x: jax.Array, epsilon: float, one_pass: bool = False, centered: bool = True
-) -> tuple[jax.Array, jax.Array]:
+def normalize(x: jax.Array, epsilon: float, one_pass: bool = False) -> tuple[jax.Array, jax.Array]:
     """Returns float32 (x - mean) / standard deviation over the last dimension, and 1 / standard deviation.
 
-    With `one_pass` the variance is E[x^2] - E[x]^2. If `centered` is False, the mean is replaced by 0.
+    With `one_pass` the variance is E[x^2] - E[x]^2.
     """
     x = x.astype(jnp.float32)
-    if not centered:
-        scale = jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + epsilon)
-        return x * scale, scale
     mean = jnp.mean(x, axis=-1, keepdims=True)
     if one_pass:
         variance = jnp.maximum(jnp.mean(jnp.square(x), axis=-1, keepdims=True) - jnp.square(mean), 0)
@@ -29,11 +24,9 @@ def normalize(
     return (x - mean) * scale, scale
 
 
-def normalize_bwd(
-    g: jax.Array, normalized: jax.Array, inverse: jax.Array, centered: bool = True
-) -> jax.Array:
+def normalize_bwd(g: jax.Array, normalized: jax.Array, inverse: jax.Array) -> jax.Array:
     """Returns the gradient of x from `g`, the gradient of `normalize`'s first result, all float32."""
-    g_centered = g - jnp.mean(g, axis=-1, keepdims=True) if centered else g
+    g_centered = g - jnp.mean(g, axis=-1, keepdims=True)
     return inverse * (g_centered - normalized * jnp.mean(g * normalized, axis=-1, keepdims=True))
 
 

@@ -471,10 +471,8 @@ def from_dict(fields: Mapping[str, Any]) -> EncoderConfig:
     Raises:
         UserError: a field is unknown.
     """
-    known = {*ENCODER_FIELDS, *EXECUTION_FIELDS}
-    unknown = sorted(set(fields) - known)
-    if unknown:
-        raise UserError(f"model has no field {', '.join(unknown)}; its fields are {', '.join(sorted(known))}")
+    if unknown := fields.keys() - {*ENCODER_FIELDS, *EXECUTION_FIELDS}:
+        raise UserError(f"model has no field {', '.join(sorted(unknown))}")
     encoder, execution = (
         {name: fields[name] for name in names if name in fields}
         for names in (ENCODER_FIELDS, EXECUTION_FIELDS)

@@ -46,7 +46,7 @@ class Field:
         if value is None and self.optional:
             return None
         if self.choices and value not in self.choices:
-            return f"must be one of {', '.join(self.choices)}"
+            return f"must be one of {', '.join(each or '(empty)' for each in self.choices)}"
         if self.type == "bool":
             return None if isinstance(value, bool) else "must be true or false"
         if self.type in ("str", "regex"):

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.io.wording import did_you_mean
 from bert_jax.models.config import EncoderConfig, from_dict
 
 
@@ -209,6 +208,5 @@ def named(size: str, **overrides: Any) -> EncoderConfig:
         UserError: the size or a field is unknown.
     """
     if size not in SIZES:
-        hint = did_you_mean(size, SIZES) or f"; the sizes are {', '.join(SIZES)}"
-        raise UserError(f"model size {size!r} is unknown{hint}")
+        raise UserError(f"model size {size!r} is unknown; expected one of {', '.join(SIZES)}")
     return from_dict({**SIZES[size], **overrides})

@@ -52,10 +52,6 @@ class CausalLM(Objective):
     token_types: tuple[int, int] = TYPES
     head: MaskedLMHead = MASKED_LM
 
-    def __post_init__(self):
-        if not self.config.causal:
-            raise ValueError("left-to-right language modeling needs causal attention")
-
     @property
     def model(self) -> PretrainingModel:
         return PretrainingModel(self.config, self.head, next_sentence=False)

@@ -172,8 +172,8 @@ def parse_scales(text: str) -> dict[str, float]:
         scales[name] = scale
     if not scales.keys() - {TASK}:
         raise UserError(
-            f"distillation.losses={text!r}: expected comma-separated NAME=SCALE, such as logits=5,task=2, "
-            f"with scales above 0, each of {', '.join(known)} at most once, and not task alone"
+            f"distillation.losses={text!r}: expected NAME=SCALE of {', '.join(known)}, such as "
+            "logits=5,task=2, with scales above 0, and not task alone"
         )
     return scales
 
@@ -188,7 +188,7 @@ def parse_layers(text: str, field: str = "layers") -> tuple[int, ...]:
         return tuple(int(part) for part in comma_lists.names(text))
     except ValueError:
         raise UserError(
-            f"distillation.{field}={text!r} is not a list of layers; expected numbers from 0, such as 2,5,8"
+            f"distillation.{field}={text!r}: expected numbers of layers from 0, such as 2,5,8"
         ) from None
 
 
@@ -204,17 +204,17 @@ def check(
         heads = name in ("scores", "attention", "values")
         problem = ""
         if (heads or name == "cosine") and getattr(student, field) != getattr(teacher, field):
-            problem = f"the {field} of the student is not that of the teacher"
+            problem = f"student and teacher must have the same {field}"
         elif name in LAYERED and not (valid if layers else many % few == 0):
             problem = (
-                f"the student has {few} layers and the teacher {many}; set distillation.layers to one layer "
-                f"of the teacher, 0 to {many - 1}, for each layer of the student"
+                f"set distillation.layers to {few} numbers from 0 to {many - 1}, the teacher's layer for "
+                "each layer of the student"
             )
         elif intermediates.KEYS in STATES[name] and any(
             config.causal or config.local_window or config.position in ("alibi", "disentangled")
             for config in both
         ):
-            problem = "attention that is causal, local, disentangled or has a bias (ALiBi) cannot be compared"
+            problem = "causal, local, disentangled and ALiBi attention is not supported"
         if problem:
             raise UserError(f"distillation.losses: {name}: {problem}")
 

@@ -76,8 +76,8 @@ def process_info(
     ):
         raise UserError(
             f"--coordinator_address={coordinator_address} --num_processes={num_processes} "
-            f"--process_id={process_id}: expected HOST:PORT of process 0, the number of processes, and the "
-            "index of this one, from 0"
+            f"--process_id={process_id}: expected HOST:PORT of process 0, the number of processes, and this "
+            "one's index from 0"
         )
     return ProcessInfo(coordinator_address, num_processes, process_id) if num_processes > 1 else None
 
@@ -94,8 +94,8 @@ def _detect(timeout: int, environ: Mapping[str, str]) -> ProcessInfo | None:
             )
     except Exception as error:
         signals.print_line(
-            f"warning: this process runs alone, as its place in a cluster cannot be determined ({error}); "
-            "--coordinator_address, --num_processes and --process_id set it, and --distributed=off sets none"
+            f"warning: this process runs alone, because its cluster cannot be determined ({error}); set "
+            "--coordinator_address, --num_processes and --process_id, or --distributed=off"
         )
         return None
     if address is None or not processes or processes == 1:
@@ -181,9 +181,8 @@ def rendezvous(info: ProcessInfo, timeout: float, log: Callable[[str], None] = p
                     if is_valid and hosts.setdefault(process, host) == host:
                         continue
                     problem = UserError(
-                        f"process {process} on {host} was started as one of {count} processes, process 0 as "
-                        f"one of {info.processes}, and these are {hosts}; give all the same --num_processes, "
-                        "and each its own --process_id"
+                        f"process {process} on {host} has --num_processes={count}, process 0 has "
+                        f"{info.processes}, and connected are {hosts}; each needs another --process_id"
                     )
         for connection in connected:
             with contextlib.suppress(OSError):
@@ -203,9 +202,7 @@ def _listen(port: int, processes: int, deadline: float) -> socket.socket:
         except OSError as error:
             # If this run was restarted, its previous process 0 may still be shutting down.
             if time.monotonic() >= deadline:
-                raise UserError(
-                    f"process 0 cannot listen on port {port}: {error.strerror}; choose a free one"
-                ) from error
+                raise UserError(f"process 0 cannot listen on port {port}: {error.strerror}") from error
             time.sleep(_RETRY_SECONDS)
 
 

@@ -21,7 +21,6 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.errors import UserError
-from bert_jax.io.wording import counted
 from bert_jax.kernels.dropout import dropout_rows
 from bert_jax.models.parameters import is_box
 from bert_jax.parallel import compiler_options
@@ -66,8 +65,7 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Any = Non
     resolved = [len(devices) // max(known, 1) if size == -1 else size for size in sizes]
     if sizes.count(-1) > 1 or min(resolved) < 1 or math.prod(resolved) != len(devices):
         raise UserError(
-            f"{text} does not fit {counted(len(devices), 'device')}: expected sizes whose product is "
-            f"{len(devices)}, at most one of them -1 for the others"
+            f"{text}: expected sizes with the product {len(devices)}, the number of devices; one may be -1"
         )
     sizes = resolved
     if devices[0].platform == "cpu":
@@ -83,9 +81,7 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Any = Non
             return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
         return jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
     except NotImplementedError as error:
-        raise UserError(
-            f"{text}: {sizes} do not fit the torus of these chips; choose products of its sides"
-        ) from error
+        raise UserError(f"{text}: expected products of the sides of the chips' torus") from error
 
 
 def _split_over_slices(sizes: list[int], slices: int) -> tuple[list[int], list[int]]:
@@ -93,8 +89,7 @@ def _split_over_slices(sizes: list[int], slices: int) -> tuple[list[int], list[i
         if name != "tensor" and sizes[axis] % slices == 0:
             across = [slices if i == axis else 1 for i in range(len(sizes))]
             return across, [size // part for size, part in zip(sizes, across, strict=True)]
-    shape = " ".join(f"{name}={size}" for name, size in zip(AXES, sizes, strict=True))
-    raise UserError(f"mesh {shape} on {slices} slices: mesh.data or mesh.fsdp must be a multiple of {slices}")
+    raise UserError(f"mesh on {slices} slices: mesh.data or mesh.fsdp must be a multiple of {slices}")
 
 
 def partition_spec(names: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
@@ -179,8 +174,7 @@ def check_batch_size(batch_size: int, mesh: Mesh, accumulate_steps: int = 1) -> 
     parts = mesh.shape["data"] * mesh.shape["fsdp"] * accumulate_steps
     if batch_size < 1 or batch_size % parts:
         raise UserError(
-            f"batch_size={batch_size} must be a multiple of data x fsdp x accumulate_steps = "
-            f"{mesh.shape['data']} x {mesh.shape['fsdp']} x {accumulate_steps} = {parts}"
+            f"batch_size={batch_size} must be a multiple of mesh.data x mesh.fsdp x accumulate_steps, {parts}"
         )
 
 
@@ -242,16 +236,8 @@ def sum_over_rows(function: Callable[[Any, Any], Any], given: Any, rows: Any) ->
         function: (given, rows) -> tree of sums over the rows.
         given: a tree of arrays that all devices have.
         rows: a tree of arrays [B, ...] that are split over `data`.
-
-    Raises:
-        ValueError: the mesh in context has explicit axes.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.size > 1 and AxisType.Explicit in mesh.axis_types:
-        raise ValueError(
-            "the mesh in context has explicit axes, the default of jax.make_mesh: expected axes of the type "
-            "jax.sharding.AxisType.Auto, as of bert_jax.parallel.sharding.make_mesh"
-        )
     # With `shard_map` over data and the other axes left to the partitioner, XLA aborts for data=2 fsdp=2
     # tensor=2.
     # A mesh made by the caller may lack these axes.

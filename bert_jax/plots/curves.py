@@ -87,7 +87,7 @@ def draw_metrics(runs: Mapping[str, list[dict]], title: str = "") -> Any:
         names.discard("loss")  # the sum of losses that have their own panels
     panels = [panel for panel in _PANELS if names.intersection(panel.metrics)]
     if not panels:
-        raise UserError(f"nothing to plot: the metrics hold only {', '.join(sorted(names))}")
+        raise UserError(f"nothing to plot: the metrics are only {', '.join(sorted(names))}")
 
     columns = 3 if len(panels) > 4 else min(2, len(panels))
     figure, axes = figures.grid(len(panels), columns, (4.6, 3.3))

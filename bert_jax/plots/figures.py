@@ -42,12 +42,11 @@ def grid(count: int, columns: int, size: tuple[float, float], more: tuple[float,
     return figure, list(axes.flat[:count])
 
 
-def describe(axis: Any, title: str, x_label: str, y_label: str = "", boxed: bool = False) -> None:
-    """Gives axes a title and labels; without a box, only the left and the bottom line are drawn."""
+def describe(axis: Any, title: str, x_label: str) -> None:
+    """Gives axes a title and a label; only the left and the bottom line are drawn."""
     axis.set_title(title, fontsize=11, loc="left")
     axis.set_xlabel(x_label)
-    axis.set_ylabel(y_label)
-    axis.spines[["top", "right"]].set_visible(boxed)
+    axis.spines[["top", "right"]].set_visible(False)
 
 
 def number(axis: Any, most: int = 0, whole: bool = False) -> None:

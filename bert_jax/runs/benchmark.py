@@ -19,7 +19,6 @@ import numpy as np
 import bert_jax
 from bert_jax.convert import families
 from bert_jax.data import loader, packed
-from bert_jax.errors import UserError
 from bert_jax.io import wording
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform as kernel_platform
@@ -100,11 +99,6 @@ def make_masked_lm(
     Token strings do not matter, so no vocabulary file is needed. By default, `masking` has the number of
     predictions for rows of `length` tokens. Without next-sentence labels, the model has no head for them.
     """
-    if length > model.max_seq_length:
-        raise UserError(
-            f"rows of {length} tokens: the model has {model.max_seq_length} positions; choose a shorter "
-            "--seq_length or a larger --config.model.max_position_embeddings"
-        )
     masking = masking or MaskingOptions(max_predictions=default_max_predictions(length, 0.15))
     continues = np.arange(model.vocab_size) % 4 == 3
     special = (0, min(101, model.vocab_size - 3), min(102, model.vocab_size - 2))

@@ -229,12 +229,11 @@ def _learned(config: FinetuneConfig, task: FinetuneTask, directory: str) -> Obje
         directory,
     )
     if isinstance(learned, Distillation):
-        given = f"distillation.losses={config.distillation.losses}"
-        if not learned.uses_heads:
-            raise UserError(f"{given} trains no head; add logits=1, task=1, or both")
-        if "logits" in learned.factors and not task.objective().has_softmax:
+        allowed = ("task", "logits") if task.objective().has_softmax else ("task",)
+        if not learned.uses_heads or ("logits" in learned.factors and "logits" not in allowed):
             raise UserError(
-                f"{given}: the task {config.task} has no distribution over classes; leave logits out"
+                f"distillation.losses={config.distillation.losses}: the task {config.task} needs "
+                f"{alternatives(allowed)}, and supports no other loss of the head"
             )
     return learned
 

@@ -42,7 +42,7 @@ from bert_jax.training import auto_accumulation, flops, train
 from bert_jax.training.adapters import adapt, load_initial
 from bert_jax.training.evaluators import EvalStep, Evaluator, RecordEvaluator
 from bert_jax.training.metrics import MetricsWriter
-from bert_jax.training.optimizers import WITH_TRUST_RATIO, freeze, make_optimizer
+from bert_jax.training.optimizers import freeze, make_optimizer
 from bert_jax.training.state import TrainState
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import REPORT_FILE, WorkDir
@@ -113,7 +113,7 @@ def _open(
     config = _resolve(config, data, workdir, log)
     if not (config.init_from or config.resume_from or run_directory.read_started(workdir)):
         if config.requires:
-            raise UserError(f"give --config.{config.requires}: this config continues another run or model")
+            raise UserError(f"this config continues another run or model: give --config.{config.requires}")
         families.check_known(config.model.encoder())
         families.check_rows(data.tokenizer, config.model.encoder(), f"data.dir={config.data.dir}")
     masked_lm = _masked_lm(config, data, workdir)
@@ -257,7 +257,7 @@ class Records:
 def open_records(data: PretrainDataConfig, workdir: os.PathLike | str, log: Callable[[str], None]) -> Records:
     """Opens the records in `data.dir` and `data.replay`; raises UserError if they are not valid or differ."""
     if not data.dir:
-        raise UserError("no records given: set --config.data.dir to what `bert-jax data --output` made")
+        raise UserError("--config.data.dir is missing; expected the output directory of `bert-jax data`")
     index_dir = "" if files.is_remote(workdir) else os.path.join(workdir, "index")
     train, held_out = _open_splits(cache.localize(data.dir, log), data.vocab, index_dir)
     tokenizer = records.tokenizer_of(train)
@@ -270,8 +270,8 @@ def open_records(data: PretrainDataConfig, workdir: os.PathLike | str, log: Call
     schemas = train.manifest["schema"], replay.manifest["schema"]
     if schemas[0] != schemas[1]:
         raise UserError(
-            f"data.dir={data.dir} has {schemas[0]} records and data.replay={data.replay} {schemas[1]} ones; "
-            "expected one schema"
+            f"data.dir={data.dir} and data.replay={data.replay}: expected one schema, got {schemas[0]} and "
+            f"{schemas[1]}"
         )
     pairs = [(data.dir, train.manifest), (data.replay, replay.manifest)]
     manifests.check_alike(pairs, TRAIN)
@@ -384,26 +384,18 @@ def _resolve(config: PretrainConfig, data: Records, workdir: os.PathLike | str, 
     If the warm-up is not shorter than the run, it becomes a tenth of the run.
     """
     model, tokenizer, length = config.model, data.tokenizer, data.train.max_seq_length
-    positions = model.max_position_embeddings - model.position_offset
-    if length > positions:
-        raise UserError(
-            f"the records {config.data.dir} have rows of {length} tokens and the model has {positions} "
-            "positions; make records with a shorter --max_seq_length, or set "
-            f"--config.model.max_position_embeddings={length + model.position_offset} for a new model"
-        )
     vocab_size = model.vocab_size or tokenizer.vocab_size
     if vocab_size < tokenizer.vocab_size:
         raise UserError(
-            f"model.vocab_size={vocab_size} is less than the {tokenizer.vocab_size} of the records' "
-            "vocabulary; leave it at 0"
+            f"model.vocab_size={vocab_size}: the records have {tokenizer.vocab_size} tokens; leave it at 0"
         )
     static = getattr(data.train, "max_predictions", 0)
     if static:
         for part in ("masking", "eval_masking"):
             if getattr(config, part) != getattr(PretrainConfig(), part):
                 raise UserError(
-                    f"{part} is set, and the records {config.data.dir} come with their masks; leave it at "
-                    "its defaults, or make records with `bert-jax data --schema=packed`"
+                    f"{part}: the records {config.data.dir} are already masked; leave these fields at their "
+                    "defaults, or use records with --schema=packed"
                 )
     most = static or config.masking.options(length).max_predictions
     dtype = run_directory.resolve_dtype(model.dtype, workdir, platform.target(), log)
@@ -444,11 +436,6 @@ def _student_layers(config: PretrainConfig, count: int, teacher: EncoderConfig) 
     many = teacher.num_hidden_layers
     if config.distillation.init_layers != _SPREAD:
         return parse_layers(config.distillation.init_layers, "init_layers")
-    if count > many:
-        raise UserError(
-            f"distillation.init_layers=spread: the student has {counted(count, 'layer')} and the teacher "
-            f"{many}; set --config.model.num_hidden_layers"
-        )
     # 0, 2, 4, 7, 9 and 11 of 12 layers, as in DistilBERT.
     return tuple(round(i * (many - 1) / max(1, count - 1)) for i in range(count))
 
@@ -464,8 +451,8 @@ def _load_student(
     model = surgery.select_layers(model, layers)
     if missing := [name for name in flatten(abstract_params) if name not in model.params]:
         raise UserError(
-            f"distillation.init_layers={config.distillation.init_layers}: the teacher has no {missing[0]}, "
-            "which the student has; choose a student of the teacher's kind, or leave it empty"
+            f"distillation.init_layers={config.distillation.init_layers}: the teacher lacks {missing[0]}; "
+            "expected a student of the same architecture"
         )
     return checkpoint.select_params(model.source, model.params, abstract_params)
 
@@ -482,7 +469,7 @@ def _masked_lm(config: PretrainConfig, data: Records, workdir: os.PathLike | str
     states = (os.path.join(workdir, "checkpoints"), config.resume_from)
     saved = [name for path in states if path for name in checkpoint.parameter_names(path) or ()]
     labeled = data.next_sentence or any(name.startswith("nsp/") for name in saved)
-    masked_lm = MaskedLM(
+    return MaskedLM(
         model,
         Vocabulary.from_tokenizer(data.tokenizer, data.token_counts() if masking.smoothing else None),
         masking,
@@ -492,15 +479,6 @@ def _masked_lm(config: PretrainConfig, data: Records, workdir: os.PathLike | str
         next_sentence_head="pretraining" in family.heads and labeled,
         eval_masking=eval_masking,
     )
-    # LAMB scales weight decay alone to the norm of the parameter, times the learning rate.
-    shrinks = config.optimizer.name in WITH_TRUST_RATIO and config.optimizer.weight_decay
-    if config.causal_steps and masked_lm.next_sentence_head and shrinks:
-        raise UserError(
-            f"causal_steps={config.causal_steps}: optimizer.name={config.optimizer.name} would shrink the "
-            "next-sentence head, which learns nothing in these steps; choose another optimizer, or records "
-            "without next-sentence labels"
-        )
-    return masked_lm
 
 
 def make_objective(
@@ -521,15 +499,18 @@ def make_objective(
         workdir: the work directory; "" if there is none.
 
     Raises:
-        UserError: the objective is unknown, or the model or the teacher does not fit it.
+        UserError: the rows are too long, or the model or the teacher does not fit the objective.
     """
     name, model = config.objective, masked_lm.config
-    if name not in ("masked_lm", "causal_lm", "replaced_tokens"):
-        raise UserError(f"objective={name!r}: expected masked_lm, causal_lm or replaced_tokens")
+    if max_seq_length > model.max_seq_length:
+        raise UserError(
+            f"the rows have {max_seq_length} tokens, and the model {model.max_seq_length} positions; make "
+            "shorter rows, or for a new model set --config.model.max_position_embeddings"
+        )
     if model.causal != (name == "causal_lm"):
         raise UserError(
-            f"objective={name} and model.causal={str(model.causal).lower()}: set both "
-            "--config.objective=causal_lm and --config.model.causal=true, or neither"
+            f"objective={name} with model.causal={str(model.causal).lower()}: expected both "
+            "objective=causal_lm and model.causal=true, or neither"
         )
     objective: Objective = masked_lm
     if name == "causal_lm":
@@ -538,15 +519,15 @@ def make_objective(
         options, family = config.replaced_tokens, families.of(model)
         if "replaced_tokens" not in family.heads:
             raise UserError(
-                f"objective=replaced_tokens: a {family.name} has no such head; set "
-                "--config.model.model_type=electra or deberta-v2"
+                f"objective=replaced_tokens: model.model_type={model.model_type} has no such head; expected "
+                "electra or deberta-v2"
             )
         small = generator_config(model, options.generator_hidden_size, options.generator_layers)
         norms = {each.hidden_size for each in (model, small) if each.projection_placement == "before_norm"}
         if options.sharing == "all" and len(norms) > 1:
             raise UserError(
-                "replaced_tokens.sharing=all: the networks would share a norm of different widths; set "
-                f"--config.replaced_tokens.generator_hidden_size={model.hidden_size}, or sharing=gdes"
+                "replaced_tokens.sharing=all: a DeBERTa generator needs generator_hidden_size="
+                f"{model.hidden_size}, as the model; or set sharing=gdes"
             )
         generator = dataclasses.replace(masked_lm, config=small, next_sentence_head=False)
         objective = ReplacedTokens(model, generator, options.weight, options.sharing, family.replaced_tokens)

@@ -22,8 +22,9 @@ import io
 import itertools
 import json
 import os
+import re
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -227,21 +228,15 @@ class Experiment:
         variants, measures = [each.name for each in self.variants], [each.name for each in self.measures]
         for names in (variants, [*measures, PRETRAINING]):
             if len({*map(_hyphenated, names)}) < len(names):
-                raise UserError(f"an experiment with {', '.join(names)}: expected different names")
+                raise UserError(f"the names of variants and measures must differ, got {', '.join(names)}")
         for number, variant in enumerate(self.variants):
             check_known("variant", [variant.start] if variant.start else [], variants[:number])
             named = [name for name in (*variant.tune, *(variant.measures or ())) if name != EVERY]
             check_known(f"variant {variant.name!r}: measure", named, measures)
-        used = [each.records for each in self.variants if each.config]
-        used += [each.records for each in self.measures if isinstance(each, HeldOut)]
-        check_known("records", used, list(self.records))
-        if any(each.config for each in self.variants) != bool(self.budget):
-            raise UserError("an experiment needs a budget if it pre-trains a variant, and has none otherwise")
-        unit, _, amount = self.budget.partition("=")
-        if self.budget and not (
-            unit in ("steps", "tokens", "seconds") and amount.isdecimal() and int(amount)
-        ):
-            raise UserError(f"--budget={self.budget}: expected seconds=N, tokens=N or steps=N")
+        pretrains = any(each.config for each in self.variants)
+        if not re.fullmatch(r"(steps|tokens|seconds)=0*[1-9]\d*" if pretrains else "", self.budget):
+            expected = "seconds=N, tokens=N or steps=N" if pretrains else "none without pre-training"
+            raise UserError(f"--budget={self.budget}: expected {expected}")
 
     def variant(self, name: str) -> Variant:
         """Returns the variant with this name."""
@@ -280,7 +275,7 @@ def load_experiment(name: str) -> Experiment:
     """
     if f"experiments/{config_files.split(name)[0]}" in config_files.names():
         name = f"experiments/{name}"
-    return config_files.call(name, "experiment", "get_experiment", Experiment, "experiments")
+    return config_files.call(name, "get_experiment", Experiment)
 
 
 def grid(config: ml_collections.ConfigDict, points: Sequence[str] = (), seeds: int = 1) -> Experiment:
@@ -298,8 +293,8 @@ def grid(config: ml_collections.ConfigDict, points: Sequence[str] = (), seeds: i
     values: dict[str, list[Any]] = {}
     for text in points:
         field, _, listed = text.partition("=")
-        if not listed or field in values:
-            raise UserError(f"--grid={text}: expected a field once, such as batch_size=16,32")
+        if not listed or field in values or field == "seed":
+            raise UserError(f"--grid={text}: expected each field once, such as batch_size=16,32, and no seed")
         values[field] = [_typed(config, field, x) for x in listed.split(";" if ";" in listed else ",")]
     variants = []
     for chosen in itertools.product(*values.values()):
@@ -320,8 +315,6 @@ def grid(config: ml_collections.ConfigDict, points: Sequence[str] = (), seeds: i
 
 def _typed(config: ml_collections.ConfigDict, field: str, text: str) -> Any:
     """Converts a value of the grid to the type of a field of the configuration."""
-    if field == "seed":
-        raise UserError("--grid=seed=...: --seeds=N runs with N seeds, from config.seed up")
     fields.lookup(config, field)  # raises UserError for an unknown name
     declared, value = fields.declared()[field], text
     if declared.type not in ("str", "regex"):
@@ -337,11 +330,10 @@ def read_summary(directory: str) -> dict[str, Any] | None:
     if not files.exists(path):
         return None
     points = json_files.read(path, [{"setting": str, "scores": {str: {"median": (float, None)}}}])
-    folder = os.path.join(directory, points[0]["setting"].replace("\0", "")) if points else directory
+    folder = os.path.join(directory, points[0]["setting"])
     runs = [os.path.join(folder, name) for name in files.names(folder) if name.startswith("seed-")]
-    if not points or not runs:
-        raise UserError(f"{path}: the work directories of its best setting are missing")
-    return {"scores": {name: one["median"] for name, one in points[0]["scores"].items()}, "run": runs[0]}
+    scores = {name: one["median"] for name, one in points[0]["scores"].items()}
+    return {"scores": scores, "run": runs[0] if runs else folder}
 
 
 # Running an experiment
@@ -385,22 +377,21 @@ class Sweep:
         self._lock = Lock(directory, log=log)
         self.results: list[dict[str, Any]] = []
         with collective.failing_together():
-            firsts = {first for variant in experiment.variants for first in self._check_inputs(variant)}
-            if experiment.is_grid and len(firsts) > 1:
-                raise UserError("all runs of a grid need the same metrics, the first of which ranks them")
+            for variant in experiment.variants:
+                self._check_inputs(variant)
 
-    def _check_inputs(self, variant: Variant) -> Iterator[str]:
-        """Yields the first metric of each fine-tuning of a variant, after checking that it has its inputs."""
+    def _check_inputs(self, variant: Variant) -> None:
+        """Raises UserError unless the fine-tunings of a variant have their inputs."""
         for measure in self.experiment.measures_of(variant):
             if not isinstance(measure, Finetuning):
                 continue
             if measure.data and measure.data not in self._data:
-                raise UserError(f"{measure.name}: give --data={measure.data}=DIR, the folder of its files")
+                raise UserError(f"{measure.name} needs --data={measure.data}=DIR, the directory of its files")
             is_first = not (variant.config or variant.start)
             config = self._finetuning_config(measure, variant, self._checkpoint if is_first else "")
             for field, path in _split_files(config).items():
                 if not path or not all(map(table.exists, table.parts(path))):
-                    raise UserError(f"{measure.name}: {field}={path}: there is no such file")
+                    raise UserError(f"{measure.name}: {field}={path}: no such file")
             # If a task has no configured metrics, its metrics may depend on its data.
             reported = metrics.listed(config.metrics) or registry.get(config.task).metrics
             check_known(f"{measure.name}: metric", measure.metrics if reported else (), reported)
@@ -408,8 +399,7 @@ class Sweep:
                 continue
             config.seed = self.experiment.first_seed + self.experiment.seeds - 1  # it may be too large
             folder = self._folder(variant.name, self.experiment.first_seed, measure.name)
-            _, task, _ = finetune.prepare(config, folder, explicit=self._explicit_of(variant))
-            yield task.metrics[0]
+            finetune.prepare(config, folder, explicit=self._explicit_of(variant))
 
     def run(self, variants: Sequence[str] = ()) -> None:
         """Runs the variants that have no results yet: all with the first seed, then all with the second one.
@@ -447,7 +437,7 @@ class Sweep:
         if not variant.config:
             return self.model(variant.start, seed) if variant.start else self._checkpoint
         if seed not in self.scores(name, PRETRAINING):
-            raise UserError(f"the model of variant {name!r} has not been trained; add it to --variants")
+            raise UserError(f"variant {name!r} has not been trained; add --variants={name}")
         return self._folder(name, seed, PRETRAINING)
 
     def _folder(self, variant: str, seed: int, measure: str) -> str:
@@ -469,8 +459,7 @@ class Sweep:
             if variant and row["settings"] != self._digest(variant, row["measure"]):
                 raise UserError(
                     f"--workdir={self.directory} has results of variant {variant.name!r}, {row['measure']}, "
-                    "with another budget, other settings, data or records, or of an earlier version; choose "
-                    "another --workdir"
+                    "with other settings or data; choose another --workdir"
                 )
         return results
 
@@ -539,7 +528,6 @@ class Sweep:
         folder = self._folder(variant.name, seed, measure.name)
         explicit = self._explicit_of(variant)
         best = finetune.finetune(config, folder, self._log, explicit=explicit, **self._options)
-        check_known(f"{measure.name}: metric", measure.metrics, list(best["scores"]))
         if self.experiment.is_grid:
             metric, scores = best["metric"], best["scores"]
             return {metric: scores[metric], **scores, DEGENERATE: float(best.get(DEGENERATE, False))}
@@ -583,7 +571,7 @@ class Sweep:
             return max(1, round(amount))
         config = self._pretraining_config(variant, seed, 1000)
         if config.batch_ramp:
-            raise UserError("a config with batch_ramp needs a budget of steps; give --budget=steps=N")
+            raise UserError("a config with batch_ramp needs --budget=steps=N")
         if unit == "tokens":
             split = manifests.read(config.data.dir)["splits"]["train"]
             return max(1, int(amount * split["rows"] / split["tokens"] / config.batch_size))

@@ -100,4 +100,4 @@ def refuse_unused(
     """Raises UserError for the first unused field, with its reason, whose value is not the default."""
     for name, reason in unused:
         if name in values and values[name] != defaults[name]:
-            raise UserError(f"{name}={values[name]}: {reason}; leave it at {defaults[name]!r}")
+            raise UserError(f"{name}={values[name]}: {reason}")

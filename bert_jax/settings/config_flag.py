@@ -75,8 +75,9 @@ def parse(values: absl_flags.FlagValues, argv: Sequence[str]) -> list[str]:
         given = {name: values[f"config.{name}"].value for name in overridden(values)}
         if twice := fields.keys() & given:
             name = min(twice)
-            what = f"also set by a short flag{' or inferred' if inferred else ''}, to {fields[name]}"
-            raise UserError(f"--config.{name}={given[name]}: {what}; give one, or --config=NAME and fields")
+            raise UserError(
+                f"--config.{name}={given[name]}: another flag sets it to {fields[name]}; give only one"
+            )
         config.update_from_flattened_dict(fields | given)
         flag.value = config.lock()
     return args

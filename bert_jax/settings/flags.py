@@ -49,9 +49,9 @@ class Define:
         """Adds --NAME=INTEGER."""
         self._add(absl_flags.DEFINE_integer, name, default, text)
 
-    def number(self, name: str, text: str, default: float | None = None) -> None:
+    def number(self, name: str, text: str) -> None:
         """Adds --NAME=FLOAT."""
-        self._add(absl_flags.DEFINE_float, name, default, text)
+        self._add(absl_flags.DEFINE_float, name, None, text)
 
     def boolean(self, name: str, text: str, default: bool | None = False) -> None:
         """Adds --NAME and --noNAME."""

@@ -10,8 +10,13 @@ from fractions import Fraction
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.io.wording import counted
-from bert_jax.objectives.masking import MaskingOptions, default_max_predictions, parse_fractions
+from bert_jax.objectives.masking import (
+    COUNTS,
+    NEVER_CHOSEN,
+    MaskingOptions,
+    default_max_predictions,
+    parse_fractions,
+)
 from bert_jax.settings import config_fields
 from bert_jax.settings.config_fields import Part, Rule, amount, fixed, free, option
 from bert_jax.settings.run_config import (
@@ -43,19 +48,18 @@ class Ramp:
     @classmethod
     def parse(cls, field: str, text: str, maximum: int) -> Ramp:
         """Returns the ramp of a text like `0=256, 1000=512`; raises UserError, which names the field."""
-        pairs = []
-        for part in text.split(","):
-            step, equals, value = (each.strip() for each in part.partition("="))
-            if not (equals and step.isdecimal() and value.isdecimal() and 1 <= int(value) <= maximum):
-                raise UserError(
-                    f"{field}={text!r}: {part.strip()!r} is not STEP=VALUE, with a value from 1 to "
-                    f"{maximum:,}; expected a list such as '0=256, 1000=512'"
-                )
-            pairs.append((int(step), int(value)))
-        starts = [step for step, _ in pairs]
-        if starts[0] != 0 or any(one >= other for one, other in itertools.pairwise(starts)):
-            raise UserError(f"{field}={text!r}: expected steps that begin with 0 and ascend")
-        return cls(tuple(starts), tuple(value for _, value in pairs))
+        try:
+            pairs = [tuple(map(int, part.split("="))) for part in text.split(",")]
+            starts, values = zip(*pairs, strict=True)
+        except ValueError:
+            starts = values = ()
+        ascends = all(one < other for one, other in itertools.pairwise(starts))
+        if not (starts and starts[0] == 0 and ascends and all(1 <= value <= maximum for value in values)):
+            raise UserError(
+                f"{field}={text!r}: expected a list such as '0=256, 1000=512', with ascending steps from 0 "
+                f"and values from 1 to {maximum:,}"
+            )
+        return cls(starts, values)
 
     def at(self, step: int) -> int:
         """Returns the value of a step."""
@@ -79,6 +83,7 @@ class MaskingConfig(Part):
         "token",
         "Unit to mask: `token`, `whole_word`, `span` (1 to 10 words, SpanBERT) or `ngram` (1 to 3 words, "
         "ALBERT).",
+        choices=("token", "whole_word", "span", "ngram"),
     )
     max_predictions: int = option(
         0,
@@ -89,6 +94,7 @@ class MaskingConfig(Part):
         "google",
         "Rule for the number of tokens to predict: `google`, `electra`, `fairseq`, or `bernoulli` (each "
         "token independently).",
+        choices=COUNTS,
     )
     replace: str = option(
         "0.8,0.1,0.1",
@@ -102,12 +108,13 @@ class MaskingConfig(Part):
         "layout",
         "Special tokens that are never predicted: `layout` ([CLS] and [SEP]), `special` (also [UNK] and "
         "[MASK]) or `none`.",
+        choices=NEVER_CHOSEN,
     )
     smoothing: float = option(
         0.0,
         "Choose tokens in proportion to (count in the corpus)^-smoothing (`token`). DistilBERT: 0.7.",
         minimum=0,
-        maximum=100,
+        maximum=3,  # float32 has to represent the quotients of the weights
     )
     copies: int = option(
         0,
@@ -118,10 +125,8 @@ class MaskingConfig(Part):
     def options(self, length: int, part: str = "masking") -> MaskingOptions:
         """Returns the options for rows of up to `length` tokens; raises UserError, which names `part`."""
         fractions = parse_fractions(self.replace, f"{part}.replace")
-        values = self.to_dict() | {"replace": fractions, "max_predictions": self.max_predictions or 1}
-        options = MaskingOptions(**values, part=part)
         most = self.max_predictions or default_max_predictions(length, self.prob, self.count)
-        return dataclasses.replace(options, max_predictions=most)
+        return MaskingOptions(**self.to_dict() | {"replace": fractions, "max_predictions": most})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +137,9 @@ class EvalMaskingConfig(Part):
         None, "`masking.prob` in evaluation. None: the same.", type="float", above=0, below=1, optional=True
     )
     replace: str = option("", "`masking.replace` in evaluation. Empty: the same.")
-    never_chosen: str = option("", "`masking.never_chosen` in evaluation. Empty: the same.")
+    never_chosen: str = option(
+        "", "`masking.never_chosen` in evaluation. Empty: the same.", choices=("", *NEVER_CHOSEN)
+    )
 
     def options(self, masking: MaskingConfig, length: int) -> MaskingOptions:
         """Returns the options for rows of `length` tokens; `masking` provides the fields that are not set."""
@@ -209,6 +216,7 @@ class PretrainConfig(RunConfig):
         "masked_lm",
         "Pre-training objective: `masked_lm`, `causal_lm` (next token) or `replaced_tokens` (ELECTRA, "
         "DeBERTa v3).",
+        choices=("masked_lm", "causal_lm", "replaced_tokens"),
     )
     causal_steps: int = option(
         0,
@@ -230,8 +238,7 @@ class PretrainConfig(RunConfig):
         ramp = Ramp.parse("batch_ramp", self.batch_ramp, maximum=2**20)
         if ramp.values[-1] != self.batch_size:
             raise UserError(
-                f"batch_ramp={self.batch_ramp!r} ends with {counted(ramp.values[-1], 'row')}, and batch_size "
-                f"is {self.batch_size}; set both to the rows of the last steps"
+                f"batch_ramp={self.batch_ramp!r}: expected batch_size={self.batch_size} as the last value"
             )
         return ramp
 
@@ -257,7 +264,9 @@ _RULES: Sequence[Rule] = (
     ("masking.exclude_special", _has_random_tokens, "random tokens in masking.replace"),
     *((f"replaced_tokens.{field.name}", lambda c: c.objective == "replaced_tokens",
        "objective=replaced_tokens") for field in dataclasses.fields(ReplacedTokensConfig)),
-    ("causal_steps", lambda c: c.objective == "masked_lm", "objective=masked_lm"),
+    ("masking.smoothing", lambda c: c.masking.strategy == "token", "masking.strategy=token"),
+    ("causal_steps", lambda c: c.objective == "masked_lm" and c.causal_steps < c.steps,
+     "objective=masked_lm and more steps than these"),
     *((f"{part}.{field.name}", lambda c: c.objective != "causal_lm", "an objective with masks")
       for part, kind in (("masking", MaskingConfig), ("eval_masking", EvalMaskingConfig))
       for field in dataclasses.fields(kind)),
@@ -277,7 +286,7 @@ def pretraining(config: Mapping[str, Any]) -> PretrainConfig:
     have = {name for name, _ in config_fields.flatten(config)}
     if different := sorted(have ^ set(declared)):
         raise UserError(
-            f"the config lacks fields, or has unknown ones: {', '.join(different)}; start it from "
+            f"the config misses fields or has unknown ones: {', '.join(different)}; start it from "
             "bert_jax.settings.defaults.pretrain()"
         )
     config_fields.check_values(config, declared)
@@ -285,10 +294,5 @@ def pretraining(config: Mapping[str, Any]) -> PretrainConfig:
     values = dict(config_fields.flatten(config))
     defaults = {name: field.default for name, field in declared.items()}
     config_fields.refuse_unused(values, defaults, config_fields.unused(typed, _RULES))
-    if typed.causal_steps >= typed.steps:
-        raise UserError(
-            f"causal_steps={typed.causal_steps} leaves no step of steps={typed.steps} for masked LM; set "
-            "fewer, or --config.objective=causal_lm --config.model.causal=true"
-        )
-    typed.batch_sizes  # noqa: B018  # refuses a wrong ramp
+    typed.batch_sizes  # noqa: B018  # raises an error for a wrong ramp
     return typed

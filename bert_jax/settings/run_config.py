@@ -35,8 +35,17 @@ class ModelConfig(Execution, Architecture, Part):
         return from_dict(self.to_dict())
 
 
+# Optimizers that read `optimizer.b1`, `b2` and `eps`.
+OWN_OPTIMIZERS = ("adamw", "adamw_bias_corrected", "lamb", "lamb_uncorrected", "stable_adamw")
+# Optimizers of optax, which read `optimizer.args`. Their updates are proportional to the learning rate, and
+# they treat all elements of a parameter in the same way, so stacking over layers does not change the results.
+OPTAX_OPTIMIZERS = (
+    "adabelief", "adadelta", "adagrad", "adam", "adamax", "adamaxw", "adan", "ademamix", "adopt", "amsgrad",
+    "lion", "muon", "nadam", "nadamw", "radam", "rmsprop", "sgd", "signum", "yogi",
+)  # fmt: skip
 # The fields of `optimizer` that only some schedules use, by schedule.
 SCHEDULE_FIELDS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("reference", "inverse_square_root", "constant", "product"), ()),
     "warmup_then_decay": ("final_rate",),
     "cosine": ("final_rate",),
     "triangle": ("initial_rate", "final_rate"),
@@ -52,6 +61,7 @@ class OptimizerConfig(Part):
         "adamw",
         "Optimizer: `adamw` (without bias correction), `adamw_bias_corrected`, `lamb`, `lamb_uncorrected`, "
         "`stable_adamw`, or one of optax, such as `muon` or `sgd`.",
+        choices=(*OWN_OPTIMIZERS, *OPTAX_OPTIMIZERS),
     )
     args: str = option(
         "",
@@ -62,6 +72,7 @@ class OptimizerConfig(Part):
         "reference",
         "Learning rate schedule: `reference` (BERT), `warmup_then_decay`, `cosine`, "
         "`inverse_square_root`, `constant`, `product` (ELECTRA), `triangle` or `wsd`.",
+        choices=tuple(SCHEDULE_FIELDS),
     )
     learning_rate: float = amount(1e-4, "Largest learning rate of the schedule.")
     warmup_steps: int = option(
@@ -77,6 +88,7 @@ class OptimizerConfig(Part):
     cooldown: str = option(
         "linear",
         "Form of the cooldown: `linear`, or `sqrt`, 1 - sqrt(n / `cooldown_steps`).",
+        choices=("linear", "sqrt"),
     )
     weight_decay: float = amount(
         0.01,
@@ -150,6 +162,7 @@ class AdapterConfig(Part):
         "",
         "What to train in addition to the new head: `lora`, `bitfit` (biases), `houlsby` or `pfeiffer` "
         "(bottlenecks), or `head` (nothing else). Empty: everything.",
+        choices=("", "lora", "bitfit", "houlsby", "pfeiffer", "head"),
     )
     size: int = fixed(
         0,
@@ -287,10 +300,7 @@ class RunConfig(Part):
     mesh: MeshConfig = MeshConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
-    trackers: str = free(
-        "",
-        "`wandb` also logs to Weights & Biases.",
-    )
+    trackers: str = free("", "`wandb` also logs to Weights & Biases.", choices=("", "wandb"))
     log_every: int = free(100, "Steps between two lines of metrics.", minimum=1)
     resume_from: str = ""
     init_from: str = option(
@@ -328,6 +338,10 @@ RULES: Sequence[Rule] = (
       for field in ("initial_rate", "final_rate", "cooldown_steps", "cooldown")),
     ("optimizer.initial_rate",
      lambda c: c.optimizer.warmup_steps or c.optimizer.warmup_fraction, "a warm-up"),
+    ("optimizer.warmup_fraction", lambda c: not c.optimizer.warmup_steps, "optimizer.warmup_steps=0"),
+    ("optimizer.b1 optimizer.b2 optimizer.eps", lambda c: c.optimizer.name in OWN_OPTIMIZERS,
+     f"one of the optimizers {', '.join(OWN_OPTIMIZERS)}; others take optimizer.args"),
+    ("optimizer.args", lambda c: c.optimizer.name not in OWN_OPTIMIZERS, "an optimizer of optax"),
     ("optimizer.decay_steps", lambda c: c.optimizer.schedule not in ("constant", "inverse_square_root"),
      "a schedule with an end"),
     ("optimizer.freeze", lambda c: not c.adapter.kind, "no adapter.kind, which freezes the rest"),

@@ -11,6 +11,7 @@ from bert_jax.checkpoint.leaves import flatten
 from bert_jax.convert import families
 from bert_jax.errors import UserError
 from bert_jax.io import comma_lists, files
+from bert_jax.io.wording import some
 from bert_jax.models.parameters import parameter_shapes
 from bert_jax.objectives.adapters import LowRank, PartlyFrozen
 from bert_jax.objectives.base import Objective, Params
@@ -45,29 +46,24 @@ def adapt(objective: Objective, config: AdapterConfig, head: Collection[str] = (
     kind = config.kind
     if not kind:
         return objective
-    if kind not in _KINDS:
-        raise UserError(f"adapter.kind={kind!r}: expected one of {', '.join(_KINDS)}")
     shapes = parameter_shapes(objective.init_model_shapes)
     groups = dict.fromkeys(name.split("/")[0] for name in shapes)
     if kind == "head" and not head:
         head = [group for group in groups if group not in ("encoder", "pooler")]
     # Parameters that only distillation uses are new, and therefore trained.
-    groups_trained = (*head, DISTILLATION)
-    patterns = [_KINDS[kind], *(f"{re.escape(group)}/.*" for group in groups_trained), config.train]
-    trained = [re.compile(pattern) for pattern in patterns if pattern]
+    heads = "|".join(f"{re.escape(group)}/.*" for group in (*head, DISTILLATION))
+    trained = [re.compile(pattern) for pattern in (_KINDS[kind], heads, config.train) if pattern]
 
     def is_frozen(name: str) -> bool:
         return not any(pattern.fullmatch(name) for pattern in trained)
 
     adapted = PartlyFrozen(objective, is_frozen)
     names = [name for flags in adapted.flags.values() for name in flags]
-    if config.train and not any(re.fullmatch(config.train, name) for name in names):
-        raise UserError(
-            f"adapter.train={config.train!r} matches no parameter; names are like {', '.join(names[:2])}"
-        )
-    has_kind = not _KINDS[kind] or any(re.fullmatch(_KINDS[kind], name) for name in names)
-    if not has_kind or (kind != "lora" and all(map(is_frozen, names))):
-        raise UserError(f"adapter.kind={kind}: this model has no parameters of this kind; choose another")
+    for field, pattern in (("kind", heads if kind == "head" else _KINDS[kind]), ("train", config.train)):
+        if pattern and not any(re.fullmatch(pattern, name) for name in names):
+            raise UserError(
+                f"adapter.{field}={getattr(config, field)} matches none of the parameters {some(names)}"
+            )
     return _low_rank(adapted, config) if kind == "lora" else adapted
 
 
@@ -77,7 +73,7 @@ def _low_rank(adapted: PartlyFrozen, config: AdapterConfig) -> LowRank:
         targets = list(families.of(adapted.config).low_rank_targets)
     if wrong := [name for name in targets if name not in _TARGETS]:
         raise UserError(
-            f"adapter.targets={config.targets!r}: {wrong[0]} is none of the dense layers "
+            f"adapter.targets={config.targets!r}: {wrong[0]} is unknown; expected names from "
             f"{', '.join(_TARGETS)}"
         )
     pattern = re.compile(rf"encoder/layers/(.*/)?({'|'.join(targets)})/kernel")
@@ -89,10 +85,7 @@ def _low_rank(adapted: PartlyFrozen, config: AdapterConfig) -> LowRank:
         config.alpha / config.rank,
     )
     if trained := [name for name in found.targets if not all(found.flags[name].values())]:
-        raise UserError(
-            f"adapter.train={config.train!r} trains {trained[0]} itself, which has a low-rank update; leave "
-            "it out of adapter.train or of adapter.targets"
-        )
+        raise UserError(f"adapter.train={config.train!r}: {trained[0]} already has a low-rank update")
     return found
 
 
@@ -130,7 +123,7 @@ def load_initial(
     flags = objective.flags if adapter.kind and isinstance(objective, PartlyFrozen) else {}
     if stuck := [name for name in report.new if all(flags.get(name, {"": False}).values())]:
         raise UserError(
-            f"{report.source} lacks {stuck[0]}, which would stay at its random start; train it too: "
+            f"{report.source} lacks {stuck[0]}, which adapter.kind={adapter.kind} does not train; train it: "
             f"--config.adapter.train='{stuck[0].split('/')[0]}/.*'"
         )
     given = (*report.loaded, *report.new)

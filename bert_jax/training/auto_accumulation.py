@@ -135,9 +135,8 @@ def _fitting(
     memory = f"{(needed + batch_bytes) / _GIB:.2f} of {limit / _GIB:.2f} GiB of memory"
     if needed > room:
         raise UserError(
-            f"{FIELD}=0: a batch does not fit into the devices in any number of microbatches: {at_a_time} "
-            f"take {memory}; try --config.model.remat=full, shorter rows, a smaller model, or more devices "
-            "along --config.mesh.fsdp"
+            f"{FIELD}=0: no number of microbatches fits: {at_a_time} take {memory}; try "
+            "--config.model.remat=full or a larger --config.mesh.fsdp"
         )
     log(f"{FIELD}={number}: {at_a_time} take {memory}")
     return number

@@ -241,8 +241,8 @@ class BestCheckpoint(Evaluator):
         if best.get("metric") == self._metric and best["step"] in checkpoint.list_steps(place):
             return best
         self._log(
-            f"warning: {place} does not have step {best['step']} of {BEST_FILE}, or another metric than "
-            f"{self._metric} chose it; the next evaluation becomes the best"
+            f"warning: {place} lacks step {best['step']} of {BEST_FILE}, or it was not chosen by "
+            f"{self._metric}; the next evaluation becomes the best"
         )
         return None
 

@@ -87,8 +87,6 @@ class MetricsWriter:
         self._events: _Events | None = None
         self._has_failed = False  # whether the files cannot be written any more
         self._flushed = -math.inf
-        if trackers not in ("", "wandb"):
-            raise UserError(f"trackers={trackers}: expected wandb, or nothing")
         self._tracker: _WeightsAndBiases | None = None
         if trackers and self._directory:
             self._tracker = _WeightsAndBiases(self._directory, config or {}, self.message)
@@ -113,10 +111,7 @@ class MetricsWriter:
             return
         with self._storing():
             _rewind(os.path.join(self._directory, _FILE), os.path.join(self._local, _FILE), step)
-            try:
-                self._events = _Events(os.path.join(self._local, "tensorboard"), step)
-            except ImportError as error:
-                self.message(f"warning: no TensorBoard events, {error}")
+            self._events = _Events(os.path.join(self._local, "tensorboard"), step)
         if self._tracker:
             self._tracker.start()
 
@@ -402,7 +397,7 @@ class _WeightsAndBiases:
             yield
         except Exception as error:
             self._run = None
-            self._warn(f"warning: wandb fails and is left out: {first_line(error)}")
+            self._warn(f"warning: wandb fails and is no longer used: {first_line(error)}")
 
 
 def read_metrics(directory: files.PathLike, kind: str | None = None) -> list[dict]:
@@ -416,7 +411,5 @@ def metrics_of_run(directory: files.PathLike) -> list[dict]:
     """Returns the lines of metrics.jsonl in a work directory. Raises UserError if it has no lines."""
     rows = read_metrics(directory)
     if not rows:
-        raise UserError(
-            f"{directory}: it contains no metrics; expected the directory of a run that reached a log step"
-        )
+        raise UserError(f"{directory}: no metrics; expected the work directory of a run with a logged step")
     return rows

@@ -12,6 +12,7 @@ layer's number from 0: `encoder/layers/11/query/kernel`. An expression has to ma
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -27,7 +28,7 @@ import optax
 import optax.contrib
 
 from bert_jax.errors import UserError
-from bert_jax.io.wording import did_you_mean, first_line
+from bert_jax.io.wording import first_line, some
 from bert_jax.models.parameters import LayerSlice, name_of
 from bert_jax.objectives.adapters import PartlyFrozen, encoder_config, stacked_parameters
 from bert_jax.objectives.base import Objective
@@ -87,8 +88,7 @@ def decay_mask(params: Any, layers: Layers, no_decay: str = NO_DECAY) -> Any:
     It is a tree of bools, or of float32 arrays [layers, 1, ...] of ones and zeros for parameters whose layers
     differ.
     """
-    pattern = _compiled("no_decay", no_decay)
-    mask = layers.by_name(params, lambda name: not pattern.fullmatch(name))
+    mask = layers.by_name(params, lambda name: not re.fullmatch(no_decay, name))
     return jax.tree.map(lambda x: bool(np.all(x)) if np.all(x == np.max(x)) else x, mask)
 
 
@@ -98,17 +98,15 @@ def freeze(objective: Objective, *patterns: str) -> Objective:
     Raises:
         UserError: an expression matches no parameter, or all expressions match every parameter.
     """
-    compiled = [_compiled("freeze", pattern) for pattern in patterns if pattern]
+    compiled = [re.compile(pattern) for pattern in patterns if pattern]
     if not compiled:
         return objective
     frozen = PartlyFrozen(objective, lambda name: any(each.fullmatch(name) for each in compiled))
     flags = {name: flag for flags in frozen.flags.values() for name, flag in flags.items()}
     unmatched = [each.pattern for each in compiled if not any(map(each.fullmatch, flags))]
     if unmatched or all(flags.values()):
-        pattern, what = (unmatched[0], "none") if unmatched else (compiled[-1].pattern, "every tensor")
-        raise UserError(
-            f"optimizer.freeze={pattern!r} matches {what}; names are like {', '.join(list(flags)[:2])}"
-        )
+        pattern, what = (unmatched[0], "none") if unmatched else (compiled[-1].pattern, "all")
+        raise UserError(f"optimizer.freeze={pattern!r} matches {what} of the parameters {some(flags)}")
     return frozen
 
 
@@ -117,15 +115,13 @@ def parse_rates(rates: str) -> list[tuple[re.Pattern[str], float]]:
     groups = []
     for part in filter(None, (part.strip() for part in rates.split(";"))):
         pattern, _, factor = part.rpartition("=")
-        try:
-            number = float(factor)
-        except ValueError:
-            number = -1.0
-        if not pattern or not 0 <= number < float("inf"):
-            raise UserError(
-                f"optimizer.rates={rates!r}: {part!r} is not REGEX=FACTOR, such as encoder/embeddings/.*=0.1"
-            )
-        groups.append((_compiled("rates", pattern), number))
+        with contextlib.suppress(re.error, ValueError):
+            if pattern and 0 <= float(factor) < math.inf:
+                groups.append((re.compile(pattern), float(factor)))
+                continue
+        raise UserError(
+            f"optimizer.rates={rates!r}: {part!r} is not REGEX=FACTOR, such as encoder/embeddings/.*=0.1"
+        )
     return groups
 
 
@@ -148,8 +144,7 @@ def rate_factors(params: Any, layers: Layers, rates: str) -> Any:
     tree = layers.by_name(params, factor)
     if unused:
         raise UserError(
-            f"optimizer.rates={rates!r}: {sorted(unused)[0]!r} is never the first pattern that matches a "
-            "parameter"
+            f"optimizer.rates={rates!r}: {sorted(unused)[0]!r} is not the first match of any parameter"
         )
     return tree
 
@@ -165,8 +160,7 @@ def layer_decay_scales(params: Any, layers: Layers, decay: float) -> Any:
     """
     if not layers.count:
         raise UserError(
-            f"optimizer.layer_decay={decay}: the layers of this model share their parameters, which "
-            "have one learning rate for all layers; leave it at 1"
+            f"optimizer.layer_decay={decay}: the layers of this model share their parameters; leave it at 1"
         )
 
     def scale(name):
@@ -198,15 +192,6 @@ def add_decay(weight_decay: float, layers: Layers, no_decay: str = NO_DECAY) -> 
     return optax.stateless(
         lambda updates, params: jax.tree.map(decayed, updates, params, decay_mask(params, layers, no_decay))
     )
-
-
-def _compiled(field: str, pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise UserError(
-            f"optimizer.{field}={pattern!r} is not a valid regular expression ({error})"
-        ) from error
 
 
 def clip_networks_by_norm(limit: float) -> optax.GradientTransformation:
@@ -355,36 +340,24 @@ _ADAM: dict[str, Callable[[float, float, float], optax.GradientTransformation]] 
 WITH_TRUST_RATIO = ("lamb", "lamb_uncorrected")
 _STABLE_ADAMW = "stable_adamw"
 
-# Optimizers of optax whose updates are proportional to the learning rate, and which treat all elements of a
-# parameter in the same way, so that stacking over layers does not change their results.
-_OPTAX = (
-    "adabelief", "adadelta", "adagrad", "adam", "adamax", "adamaxw", "adan", "ademamix", "adopt", "amsgrad",
-    "lion", "muon", "nadam", "nadamw", "radam", "rmsprop", "sgd", "signum", "yogi",
-)  # fmt: skip
 # Arguments that fields of the configuration replace.
 _RATE_AND_DECAY = (
     "learning_rate", "adam_learning_rate", "mask", "weight_decay_mask", "weight_decay", "adam_weight_decay",
     "muon_weight_dimension_numbers",
 )  # fmt: skip
-_ADAM_DEFAULTS = {"b1": 0.9, "b2": 0.999, "eps": 1e-6}
 
 
 def from_optax(name: str, layers: Layers, args: str = "") -> optax.GradientTransformation:
     """Returns the descent direction of an optimizer of optax or optax.contrib.
 
     Args:
-        name: the name of the optimizer, one of `_OPTAX`.
+        name: the name of the optimizer, one of `OPTAX_OPTIMIZERS`.
         layers: the layers of stacked parameters.
         args: other arguments of its function in Python syntax, such as `b1=0.95, nesterov=True`.
 
     Raises:
-        UserError: the optimizer does not exist, or does not accept the arguments.
+        UserError: the optimizer does not accept the arguments.
     """
-    if name not in _OPTAX:
-        known = (*_ADAM, _STABLE_ADAMW, *_OPTAX)
-        raise UserError(
-            f"optimizer.name={name!r} is unknown; choose one of {', '.join(known)}{did_you_mean(name, known)}"
-        )
     make: Any = getattr(optax, name, None) or getattr(optax.contrib, name)
     accepted = inspect.signature(make).parameters
     options: dict[str, Any] = {"weight_decay": 0.0} if "weight_decay" in accepted else {}
@@ -400,8 +373,8 @@ def from_optax(name: str, layers: Layers, args: str = "") -> optax.GradientTrans
         jax.eval_shape(optimizer.init, {"w": jax.ShapeDtypeStruct((2, 2), np.float32)})
     except (SyntaxError, ValueError, TypeError, AttributeError) as error:
         raise UserError(
-            f"optimizer.args={args!r} of {name}: expected Python keyword arguments, such as b1=0.95, "
-            f"nesterov=True ({first_line(error)})"
+            f"optimizer.args={args!r}: expected keyword arguments of optax.{name}, such as b1=0.95 "
+            f"({first_line(error)})"
         ) from error
     return optax.chain(optimizer, optax.scale(-1.0))
 
@@ -443,7 +416,7 @@ def make_optimizer(
         A transformation whose updates the train step multiplies by -schedule(step), and the schedule.
 
     Raises:
-        UserError: a name is unknown, or a value is invalid.
+        UserError: a value is invalid.
     """
     parse_rates(config.rates)
     layers = Layers.from_objective(objective) if objective is not None else Layers()
@@ -458,15 +431,6 @@ def make_optimizer(
     if config.weight_decay:
         decay = add_decay(config.weight_decay, layers, config.no_decay)
     adam = _ADAM.get(config.name)
-    is_own = adam is not None or config.name == _STABLE_ADAMW
-    unused = {"args": ""} if is_own else _ADAM_DEFAULTS
-    for field, default in unused.items():
-        if (value := getattr(config, field)) != default:
-            instead = "optimizer.b1, b2 and eps" if is_own else "optimizer.args"
-            raise UserError(
-                f"optimizer.{field}={value}: {config.name} does not use it; leave it at {default!r}, and set "
-                f"{instead}"
-            )
     if config.name == _STABLE_ADAMW:
         steps.append(stable_adamw(config.b1, config.b2, config.eps, decay, layers))
     else:

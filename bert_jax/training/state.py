@@ -13,7 +13,6 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.checkpoint.leaves import flatten
-from bert_jax.errors import UserError
 from bert_jax.models.parameters import name_of
 from bert_jax.objectives.adapters import INNER
 from bert_jax.objectives.base import Objective, Params
@@ -194,20 +193,12 @@ def place_frozen(
         objective: the training objective.
         shardings: the shardings of `TrainState.frozen`.
         initial: values with these shardings, by name, which have priority over the objective's values.
-
-    Raises:
-        UserError: a parameter has no value.
     """
     values = initial or {}
 
     def place(path, x, sharding):
         if (name := name_of(path)) in values:
             return values[name]
-        if isinstance(x, jax.ShapeDtypeStruct):
-            raise UserError(
-                "the frozen parameters of this objective have no values: expected those of a checkpoint, or "
-                "a work directory that has saved them"
-            )
         return _placed(x, sharding, may_alias=False)  # The train step donates its state.
 
     frozen = objective.frozen()

@@ -60,7 +60,13 @@ class TrainSetup:
         moments = None
         if config.mesh.shard_optimizer:
             moments = sharding.parameter_shardings(objective.init_shapes, mesh, over_data=True)
-        reduce_dtype = _reduce_dtype(config.mesh.reduce_dtype, objective, mesh)
+        reduce_dtype = config.mesh.reduce_dtype
+        if reduce_dtype != "float32" and (mesh.size > mesh.shape["data"] or objective.compares_rows):
+            raise UserError(
+                f"mesh.reduce_dtype={reduce_dtype} needs mesh.fsdp=1, mesh.tensor=1 and a loss that does not "
+                "compare rows"
+            )
+        reduce_dtype = reduce_dtype if mesh.size > 1 else "float32"
 
         def step_with(microbatches: int) -> sharding.MeshFunction:
             limit = config.max_skipped_steps
@@ -70,17 +76,6 @@ class TrainSetup:
             return sharding.jit_train_step(step, mesh, shardings, recomputes(objective))
 
         return cls(mesh, optimizer, state, step_with)
-
-
-def _reduce_dtype(name: str, objective: Objective, mesh: jax.sharding.Mesh) -> str:
-    if name != "float32" and mesh.size > mesh.shape["data"]:
-        raise UserError(
-            f"mesh.reduce_dtype={name}: only gradients of a mesh with fsdp=1 and tensor=1 are added up in "
-            "another dtype than float32"
-        )
-    if name != "float32" and objective.compares_rows:
-        raise UserError(f"mesh.reduce_dtype={name}: this loss compares rows; leave it at float32")
-    return name if mesh.size > 1 else "float32"
 
 
 def shape_key(batch: Mapping[str, jax.Array]) -> tuple:
@@ -215,7 +210,6 @@ def _differentiate(
                 lambda rows: objective.row_outputs(joined, rows, rngs), part, count, recompute=True
             )
             loss_pairs, metric_pairs = objective.compare(joined, outputs, part)
-        _check_scales(objective.scales, loss_pairs)
         total = sum(scaled(name, pair[0] / weights[name]) for name, pair in loss_pairs.items())
         return total, (loss_pairs, metric_pairs)
 
@@ -235,11 +229,6 @@ def _differentiate(
 def _means(loss_pairs: Pairs, metric_pairs: Pairs) -> dict[str, jax.Array]:
     reported = {f"{name}_loss": pair for name, pair in loss_pairs.items()} | metric_pairs
     return {name: losses.mean(pair, otherwise=math.nan) for name, pair in reported.items()}
-
-
-def _check_scales(scales: Mapping[str, float], loss_pairs: Pairs) -> None:
-    if unknown := [name for name in scales if name not in loss_pairs]:
-        raise ValueError(f"the objective has scales for {unknown}, and its losses are {list(loss_pairs)}")
 
 
 def _all_finite(tree: Any) -> jax.Array:

@@ -24,7 +24,7 @@ from bert_jax.errors import StorageError, UserError
 from bert_jax.io.wording import counted
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import dispatch
-from bert_jax.objectives.adapters import PARAMS, LowRank, encoder_config, low_rank_name
+from bert_jax.objectives.adapters import encoder_config
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import collective, host, sharding
 from bert_jax.settings.run_config import RunConfig
@@ -237,9 +237,8 @@ class _Run:
         step = int(state.step)
         if step >= config.steps:
             raise UserError(
-                f"resume_from={other} is at step {step}, and the run has steps={config.steps}; set more steps"
+                f"resume_from={other} is at step {step}; set --config.steps above it, not to {config.steps}"
             )
-        self._check_scale(state)
         self.writer.message(f"resumed from {source} at step {step}")
         if config.init_from:
             self.writer.message(f"of {config.init_from} only the architecture is used, not the weights")
@@ -271,19 +270,6 @@ class _Run:
         if state.skipped is not None:
             return state
         return state.replace(skipped=sharding.on_all_devices(np.int32(0), self._mesh))
-
-    def _check_scale(self, state: TrainState) -> None:
-        if not isinstance(self.objective, LowRank):
-            return
-        saved, own = flatten(state.frozen), self.objective.scale
-        for name in self.objective.targets:
-            scale = float(saved[f"{PARAMS}/{low_rank_name(name, 'scale')}"])
-            if not math.isclose(scale, own, rel_tol=1e-5):
-                alpha = self.config.adapter.alpha * scale / own
-                raise UserError(
-                    f"resume_from={self.config.resume_from} used another adapter.alpha; set "
-                    f"--config.adapter.alpha={alpha:g}"
-                )
 
     # The steps
 
@@ -398,9 +384,8 @@ class _Run:
         steps = self.step - self._first_step or self.step
         if skipped and (skipped >= steps or not math.isfinite(loss)):
             raise UserError(
-                f"the last {counted(skipped, 'step was', 'steps were')} skipped: {NOT_FINITE}; "
-                f"step {self.step} has the parameters of step {self.step - skipped}; check the initial "
-                "weights, the data and optimizer.learning_rate"
+                f"the last {counted(skipped, 'step was', 'steps were')} skipped: {NOT_FINITE}; step "
+                f"{self.step} has the parameters of step {self.step - skipped}"
             )
 
     def _skipped(self) -> int:
@@ -416,9 +401,9 @@ class _Run:
         # A step right before the skipped steps may be the cause.
         good = [saved for saved in self.checkpointer.agreed_steps() if saved < first - 1]
         raise UserError(
-            f"steps {first} to {first + self.config.max_skipped_steps - 1} were skipped: {NOT_FINITE}; lower "
-            "optimizer.learning_rate or check the data, and start a new run with another seed from "
-            f"{f'an earlier step, such as {good[-1]}, by resume_from' if good else 'scratch'}"
+            f"steps {first} to {first + self.config.max_skipped_steps - 1} were skipped: {NOT_FINITE}; start "
+            "a new run with a lower --config.optimizer.learning_rate or another seed"
+            + (f", which may resume from step {good[-1]}" if good else "")
         )
 
 

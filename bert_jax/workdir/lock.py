@@ -52,16 +52,14 @@ class Lock:
             if not self._lock_in_kernel():
                 self._take_lease()
         except OSError as error:
-            message = f"{self._directory}: cannot be written ({error.strerror or error})"
-            raise file_error(f"{message}; choose another --workdir", error) from error
+            message = f"--workdir={self._directory}: cannot be written ({error.strerror or error})"
+            raise file_error(message, error) from error
 
     def check(self) -> None:
         """Raises UserError if another run took over the lock while this one was suspended."""
         if self._lost_to is not None:
-            raise UserError(
-                f"{self._directory}: taken over by {_name(self._lost_to)} while this run was suspended; "
-                "leave it to that run"
-            )
+            holder = _name(self._lost_to)
+            raise UserError(f"{self._directory}: {holder} took it over while this run was suspended")
 
     def release(self) -> None:
         """Releases the lock, if it is held."""
@@ -129,10 +127,7 @@ class Lock:
                 self._write()
 
     def _in_use(self, holder: dict) -> UserError:
-        return UserError(
-            f"{self._directory}: in use by another run ({_name(holder)}); wait for it, stop it, or choose "
-            "another --workdir"
-        )
+        return UserError(f"--workdir={self._directory}: in use by another run, {_name(holder)}")
 
     def _read(self) -> dict:
         try:

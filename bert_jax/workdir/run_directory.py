@@ -24,7 +24,7 @@ from typing import Any
 import jax
 
 from bert_jax import tokenization
-from bert_jax.errors import UserError, file_error
+from bert_jax.errors import UserError
 from bert_jax.io import atomic, checks, files, json_files
 from bert_jax.io.wording import some
 from bert_jax.kernels import dispatch
@@ -155,16 +155,15 @@ class WorkDir:
             for name, value in config_fields.flatten(before["config"]):
                 if name not in known:
                     raise UserError(
-                        f"config.{name}={value!r} of the run does not exist in this version, which cannot "
-                        "resume it; use the version that started it, or choose another --workdir"
+                        f"{self.path} was written by another version: it has config.{name}={value!r}, which "
+                        "this version does not support"
                     )
         differing = _changes(before, run, declared) if resumes else {}
         fixed = {name: pair for name, pair in differing.items() if _rule(name, declared) == "fixed"}
         if refused := fixed if allow_changes else differing:
-            allow = ", or continue with the new values by --allow_changes"
+            allow = " or set --allow_changes" if run["command"] == "pretrain" and not fixed else ""
             raise UserError(
-                f"{self.path} belongs to another run: {_listed(refused)}; choose another --workdir"
-                f"{allow if run['command'] == 'pretrain' and not fixed else ''}"
+                f"{self.path} belongs to another run: {_listed(refused)}; choose another --workdir{allow}"
             )
         if self.primary:
             self._run, self._confirmed = run, not resumes
@@ -183,8 +182,8 @@ class WorkDir:
         resumes = bool(before) and has_started(self.path)
         if resumes and files.exists(path := os.path.join(self.path, RECOVERY_FILE)):
             raise UserError(
-                f"{path}: this run skipped batches, which this version cannot repeat; resume it with the "
-                "version that started it, or continue it in another --workdir by --config.resume_from"
+                f"{path}: an earlier version skipped batches of this run; continue it in another --workdir "
+                "with --config.resume_from"
             )
         return before, resumes, newest
 
@@ -252,7 +251,7 @@ def check_run(run: Mapping[str, Any], declared: Mapping[str, Field]) -> None:
         pairs = {name: (runs[0].get(name), other.get(name)) for name in sorted({*runs[0], *other})}
         if differing := {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}:
             listed = _listed(differing, "in process 0", f"in process {index}")
-            raise UserError(f"{listed}; start all processes with the same flags and the same inputs")
+            raise UserError(f"{listed}; start all processes with the same flags and inputs")
 
 
 def _rule(name: str, declared: Mapping[str, Field]) -> str:
@@ -300,7 +299,6 @@ def _check_shared(directory: str, names: Sequence[str] = (), *, patience: float 
 
     Raises:
         UserError: a process does not see the directory of process 0. All processes raise it with its name.
-        StorageError: process 0 cannot write the file. All processes raise it.
     """
     if jax.process_count() == 1:
         return
@@ -308,11 +306,7 @@ def _check_shared(directory: str, names: Sequence[str] = (), *, patience: float 
     probe = f".shared.tmp-{uuid.uuid4().hex}"
 
     def write() -> list[str]:
-        try:
-            atomic.write_file(os.path.join(directory, probe), b"", sync=False)
-        except OSError as error:
-            message = f"{directory}: cannot be written ({error.strerror or error}); choose another --workdir"
-            raise file_error(message, error) from error
+        atomic.write_file(os.path.join(directory, probe), b"", sync=False)
         return [probe, *names]
 
     try:
@@ -326,8 +320,8 @@ def _check_shared(directory: str, names: Sequence[str] = (), *, patience: float 
                 files.remove(os.path.join(directory, probe))
     if blind := [f"process {n} on {host}" for n, (host, sees) in enumerate(seen) if not sees]:
         raise UserError(
-            f"{directory} of process 0 on {seen[0][0]} is not visible to {some(blind)}; expected a --workdir "
-            "that all hosts share, a bucket or a network file system (docs/running.md)"
+            f"--workdir={directory} of process 0 on {seen[0][0]} is not visible to {some(blind)}; expected a "
+            "directory that all hosts share"
         )
 
 
@@ -391,7 +385,7 @@ def find_root(path: files.PathLike) -> str:
     for root in (path, above, files.parent(above)):
         if files.exists(path) and files.exists(os.path.join(root, "config.json")):
             return root
-    what = "not a work directory (it has no config.json)" if files.exists(path) else "no such directory"
+    what = "no config.json in it" if files.exists(path) else "no such directory"
     raise UserError(f"{path}: {what}; expected a work directory, or one of its checkpoints/STEP")
 
 
@@ -439,7 +433,7 @@ def find_vocabulary(path: files.PathLike) -> str:
     for name in _VOCABULARIES:
         if files.exists(os.path.join(root, name)):
             return os.path.join(root, name)
-    raise UserError(f"{root}: no {' or '.join(_VOCABULARIES)} in it; copy the run's vocabulary there")
+    raise UserError(f"{root}: expected the vocabulary of the run in it, {' or '.join(_VOCABULARIES)}")
 
 
 def load_tokenizer(path: files.PathLike):

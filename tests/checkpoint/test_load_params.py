@@ -8,7 +8,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from support.states import abstract, assert_same, make_state
 
 from bert_jax import checkpoint
-from bert_jax.errors import UserError
 from bert_jax.training.state import TrainState
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -60,10 +59,3 @@ def test_load_state_of_another_run(copy, mesh):
     source, state = checkpoint.load_state(copy.parent, abstract(make_state(mesh)))
     assert source == str(copy / "6")
     assert_same(state, make_state(mesh, 6))
-
-
-def test_parameters_that_were_trained_are_not_restored_as_frozen_ones(copy, mesh):
-    params = abstract(make_state(mesh).params)
-    form = {"params": {"mlm": params["mlm"]}, "frozen": {"params": {"encoder": params["encoder"]}}}
-    with pytest.raises(UserError, match=r"this run freezes .*encoder/kernel.*, which the checkpoint trains"):
-        checkpoint.load_state(copy, form)

@@ -55,7 +55,7 @@ def test_none_reads_if_process_0_sees_no_step(monkeypatch, views):
     here, there = read_in_all(monkeypatch, checkpoint.parameter_names, second, first)
     assert here == there != frozenset()
     for error in read_in_all(monkeypatch, checkpoint.read_stored, first, second):
-        assert isinstance(error, UserError) and f"{first}: no checkpoint in it" in str(error)
+        assert isinstance(error, UserError) and f"{first}: no checkpoint found" in str(error)
 
 
 @pytest.mark.parametrize("process", [0, 1])

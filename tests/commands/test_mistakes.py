@@ -17,7 +17,7 @@ MISTAKES = [
     (["pretrain", "--workdir=x"], "pretrain needs --config="),
     (["pretrain", TINY], "pretrain needs --workdir="),
     (["pretrain", TINY, "--workdir=x", "--profiler_port=0"], "--profiler_port=0"),
-    (["pretrain", "--workdir=x", "--config=pretrain/tinny"], "did you mean pretrain/tiny?"),
+    (["pretrain", "--workdir=x", "--config=pretrain/tinny"], "pretrain/tinny"),
     (["pretrain", "--workdir=x", "--config=finetune/squad"], "finetune/squad"),
     (["pretrain", "--workdir=x", TINY, "--config.stepz=5"], "'config.stepz'"),
     (["finetune", "--workdir=x", "--model=model", "--train=imbd"], "imbd: no such file"),

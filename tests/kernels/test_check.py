@@ -78,7 +78,7 @@ def test_a_broken_kernel_gives_one_warning_and_is_not_used(monkeypatch, module, 
     (line,) = warnings_of(model)
     assert PALLAS in line and problem in line
     assert (chosen(0.1), chosen(0.0)) == ("xla", "splash")
-    with pytest.raises(UserError, match=f"{PALLAS} failed its check"):
+    with pytest.raises(UserError, match=f"model.{PALLAS} gives wrong results"):
         check.ensure(model.replace(attention="pallas"))
 
 

@@ -69,7 +69,7 @@ def test_what_auto_chooses(target, changes, chosen):
     ],
 )
 def test_a_kernel_requested_by_name_that_cannot_work_is_an_error(target, requested, changes):
-    with pytest.raises(UserError, match=f"attention={requested} cannot be used: .*; use attention=auto"):
+    with pytest.raises(UserError, match=f"model.attention={requested} cannot be used: "):
         attention(target, requested, **changes)
 
 

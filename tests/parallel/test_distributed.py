@@ -94,9 +94,9 @@ def test_everyone_learns_who_is_missing(port):
 def test_another_number_of_processes(port):
     with concurrent.futures.ThreadPoolExecutor() as pool:
         host = pool.submit(meet, port, 0, 2)
-        with pytest.raises(UserError, match=r"process 1 on .* as one of 8 processes"):
+        with pytest.raises(UserError, match=r"process 1 on .* has --num_processes=8, process 0 has 2"):
             meet(port, 1, 8)
-        with pytest.raises(UserError, match="process 0 as one of 2"):
+        with pytest.raises(UserError, match="process 0 has 2"):
             host.result()
 
 

@@ -99,5 +99,5 @@ def test_several_runs_in_one_picture(tmp_path, capsys):
 def test_refused_pictures(tmp_path):
     with pytest.raises(UserError, match=r"ending in .png"):
         curves.plot_metrics({"run": [{"step": 1, "kind": "train", "loss": 1.0}]}, str(tmp_path / "x.bmp"))
-    with pytest.raises(UserError, match="nothing to plot: the metrics hold only depth, kind, step"):
+    with pytest.raises(UserError, match=r"nothing to plot: .* depth, kind, step"):
         curves.plot_metrics({"run": [{"step": 1, "kind": "train", "depth": 1.0}]}, str(tmp_path / "x.png"))

@@ -52,7 +52,7 @@ def recorded(directory):
 
 @pytest.mark.long
 def test_a_run_takes_the_fewest_parts_that_fit_and_keeps_them(run, needed, tmp_path):
-    with pytest.raises(UserError, match="does not fit into the devices in any number of microbatches"):
+    with pytest.raises(UserError, match="accumulate_steps=0: no number of microbatches fits"):
         run(1)
     assert recorded(tmp_path / "run") == 0 and not run_directory.has_started(tmp_path / "run")
     assert list(needed) == [8]  # the arguments alone are too large

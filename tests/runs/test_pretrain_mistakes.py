@@ -55,7 +55,7 @@ def test_allowed_changes_go_on_with_the_new_values(pretrain, trained, tmp_path):
     "changes, told",
     [
         ({"model.num_attention_heads": 4}, "another run: model.num_attention_heads is 2 there and 4"),
-        ({"optimizer.name": "lamb"}, "is of another model or optimizer"),
+        ({"optimizer.name": "lamb"}, "has another model or optimizer"),
     ],
 )
 def test_a_change_that_the_checkpoint_does_not_fit_leaves_the_config(pretrain, trained, changes, told):

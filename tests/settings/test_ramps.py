@@ -16,17 +16,9 @@ def test_values_and_totals_by_step():
     assert Ramp.constant(4608).total_before(2**31 - 1) == 4608 * (2**31 - 1)
 
 
-@pytest.mark.parametrize(
-    "text, size, message",
-    [
-        ("4=8", 8, "steps that begin with 0 and ascend"),
-        ("0=4, 9=6, 5=8", 8, "steps that begin with 0 and ascend"),
-        ("0=0", 8, "'0=0' is not STEP=VALUE"),
-        ("0=4, 5=6", 8, "ends with 6 rows, and batch_size is 8"),
-    ],
-)
-def test_mistakes(text, size, message):
+@pytest.mark.parametrize("text", ["4=8", "0=4, 9=6, 5=8", "0=0", "0=4=8", "0=8, 5", "0=x", "0=4, 5=6"])
+def test_mistakes(text):
     config = defaults.pretrain("tiny")
-    config.update(batch_ramp=text, batch_size=size)
-    with pytest.raises(UserError, match=f"batch_ramp={text!r}.*{message}"):
+    config.update(batch_ramp=text, batch_size=8)
+    with pytest.raises(UserError, match=f"batch_ramp={text!r}"):
         pretrain_config.pretraining(config)

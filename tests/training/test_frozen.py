@@ -11,7 +11,6 @@ from support.updates import Stacked
 
 from bert_jax import checkpoint
 from bert_jax.checkpoint.leaves import flatten
-from bert_jax.errors import UserError
 from bert_jax.parallel import sharding
 from bert_jax.training import optimizers
 from bert_jax.training.state import init_state
@@ -82,8 +81,3 @@ def test_saved_once_and_resumed(tmp_path):
         (copy := tmp_path / f"other-{other._seed}").mkdir()
         fit(copy, 4)
         assert_same(fit(copy, 8, other)[1], straight)
-
-
-def test_there_have_to_be_values(tmp_path):
-    with pytest.raises(UserError, match="no values"):
-        fit(tmp_path / "new", 4, Head(values=False))

@@ -29,5 +29,5 @@ def test_a_tracker_that_fails_is_left_out(service, tmp_path, capsys):  # noqa: F
     writer.write(2, {"loss": 2.0})
     writer.close()
     assert not service.logged and len(read_metrics(tmp_path)) == 2
-    warning = "warning: wandb fails and is left out: ConnectionError: no network\n"
+    warning = "warning: wandb fails and is no longer used: ConnectionError: no network\n"
     assert capsys.readouterr().out.count(warning) == 1

@@ -48,7 +48,7 @@ def held_by_another_host(directory, age):
 
 
 def test_two_in_one_directory(tmp_path, holder):
-    with pytest.raises(UserError, match=f"in use by another run .process {holder.pid} on .* another --work"):
+    with pytest.raises(UserError, match=f"in use by another run, process {holder.pid} on "):
         Lock(tmp_path).acquire()
 
 
@@ -76,7 +76,7 @@ def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path, holder):
 
 def test_another_host_that_renews_is_alive_and_one_that_does_not_is_dead(remote):
     held_by_another_host(remote, age=1e6)
-    with pytest.raises(UserError, match=r"in use by another run .process 7 on far"):
+    with pytest.raises(UserError, match="in use by another run, process 7 on far"):
         Lock(remote, lease=1.2, log=lambda text: held_by_another_host(remote, age=1e6 - 5)).acquire()
     said = []
     lock = Lock(remote, lease=0.3, log=said.append)
@@ -100,7 +100,7 @@ def test_a_lock_taken_over_by_another_host_is_noticed(remote):
     lock = Lock(remote, lease=0.3)
     lock.acquire()
     deadline = time.monotonic() + 10
-    with pytest.raises(UserError, match="taken over by process 7 on far while this run was suspended"):
+    with pytest.raises(UserError, match="process 7 on far took it over"):
         while time.monotonic() < deadline:
             held_by_another_host(remote, age=0)
             time.sleep(0.02)

@@ -109,7 +109,7 @@ def test_a_run_with_a_field_that_no_longer_exists_resumes_if_it_had_the_default(
     if resumes:
         opened.open_run(make_run(), FIELDS)
     else:
-        with pytest.raises(UserError, match=rf"config.masking.{next(iter(value))}=.* cannot"):
+        with pytest.raises(UserError, match=rf"config.masking.{next(iter(value))}="):
             opened.open_run(make_run(), FIELDS)
 
 

@@ -171,7 +171,7 @@ def check_fields(given: Mapping[str, Any], read: Iterable[str], user: str) -> No
     read = set(read)
     for name in HEAD_FIELDS:
         if given[name] is not None and name not in read:
-            raise UserError(f"model.{name}={given[name]}: {user} does not use it; leave it at None")
+            raise UserError(f"model.{name}={given[name]}: {user} does not use this field")
 
 
 # BERT's heads: sequence and token classification (sections 4.1 and 5.3) and answer spans (section 4.2).
