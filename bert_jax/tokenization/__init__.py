@@ -50,28 +50,22 @@ def load(
         The tokenizer. It can be pickled; the process that unpickles it reads the file again.
 
     Raises:
-        UserError: the file does not exist, or is not a vocabulary that BERT can use. The message gives the
-            reason.
+        UserError: the file does not exist, or is not a vocabulary that BERT can use.
     """
     path = os.fspath(path)
-    if not path:
-        raise UserError(
-            "no vocabulary given; expected a vocab.txt, a SentencePiece .model or a tokenizer.json"
-        )
-    if files.is_directory(path):
-        found = huggingface.read_tokenizer(
-            path,
-            log=log,
-            lower_case=lower_case,
-            strip_accents=strip_accents,
-            template=template,
-            normalizer=normalizer,
-        )
-        if found is None:
-            names = ", ".join(FILE_NAMES)
-            raise UserError(f"no vocabulary in the directory {path}; expected one of {names}")
-        return found
-    return load_file(path, lower_case, strip_accents, template, normalizer)
+    if not files.is_directory(path):
+        return load_file(path, lower_case, strip_accents, template, normalizer)
+    found = huggingface.read_tokenizer(
+        path,
+        log=log,
+        lower_case=lower_case,
+        strip_accents=strip_accents,
+        template=template,
+        normalizer=normalizer,
+    )
+    if found is None:
+        raise UserError(f"{path}: the directory has no vocabulary; expected one of {', '.join(FILE_NAMES)}")
+    return found
 
 
 def restore(path: str | os.PathLike, settings: Mapping[str, Any]) -> Tokenizer:
@@ -89,8 +83,5 @@ def restore(path: str | os.PathLike, settings: Mapping[str, Any]) -> Tokenizer:
     options["normalizer"] = settings.get("normalizer", "bert")
     tokenizer = load(path, template=templates.of(settings), **options)
     if settings.get("digest", "") not in ("", tokenizer.digest):
-        raise UserError(
-            f"{tokenizer.path} is not the vocabulary that the files beside it were made with (its digest "
-            "differs); restore it from a copy"
-        )
+        raise UserError(f"{tokenizer.path} was changed: the files in its directory need the original one")
     return tokenizer

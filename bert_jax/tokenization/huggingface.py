@@ -13,7 +13,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from bert_jax.errors import UserError
 from bert_jax.io import files, json_files, scratch
-from bert_jax.io.wording import some
+from bert_jax.io.wording import first_line, some
 from bert_jax.tokenization import byte_bpe, templates
 from bert_jax.tokenization.families import KINDS, RECORDS, TokenizerRecord, find, load_file, of_file
 from bert_jax.tokenization.interface import Tokenizer
@@ -23,11 +23,10 @@ from bert_jax.tokenization.wordpiece import MAX_WORD_CHARACTERS
 CONFIG = "config.json"
 ADDED_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of a token in tokenizer.json
 
-# The classes of transformers whose ids bert_jax reproduces. The last two are the names in versions 4 and 5 of
-# the class for any tokenizer.json.
+# The classes of transformers whose ids bert_jax reproduces. The class for any tokenizer.json has a name in
+# version 4 and another one in version 5.
 _OF_TOKENIZER_JSON = ("PreTrainedTokenizer", "TokenizersBackend")
-_CLASSES = sorted({one.class_name for one in RECORDS.values()} - {"PreTrainedTokenizerFast"})
-_CLASSES += _OF_TOKENIZER_JSON
+_CLASSES = {*_OF_TOKENIZER_JSON, *(one.class_name for one in RECORDS.values())}
 # Classes that tokenize in the same way as another class.
 _SAME = {f"{name}Tokenizer": "RobertaTokenizer" for name in ("Bart", "GPT2", "LED", "Longformer")} | {
     f"{name}Tokenizer": "BertTokenizer"
@@ -88,8 +87,8 @@ def read_tokenizer(
         normalizer: replaces the normalizer of the folder.
 
     Raises:
-        UserError: the class in transformers, the settings or the special tokens of the tokenizer would give
-            a text other ids.
+        UserError: the files are damaged, or the class in transformers, the settings or the special tokens of
+            the tokenizer would give a text other ids.
     """
     try:
         stated = _Stated(folder, record)
@@ -118,16 +117,17 @@ def read_tokenizer(
         texts = [one["content"] if one.get("single_word") else f"x{one['content']}x" for one in added]
         ids = tokenizer.encode_batch(texts)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{folder}: the files of its tokenizer are damaged, or of an unknown form ({error!r})"
-        ) from error
+        raise UserError(f"{folder}: its tokenizer is not supported ({first_line(error)})") from error
     if unlike := [one["content"] for one, found in zip(added, ids, strict=True) if one["id"] not in found]:
         log(f"warning: {folder}: its added tokens {some(unlike)} are not recognized in all texts")
     return tokenizer
 
 
 class _Stated:
-    """The settings of a folder's tokenizer. Each method reads one of them and decides between the files."""
+    """The settings of a folder's tokenizer. Each method reads one of them and decides between the files.
+
+    The methods raise ValueError for a setting that would give a text other ids or positions than in bert_jax.
+    """
 
     def __init__(self, folder: str, record: TokenizerRecord | None):
         there = files.names(folder)
@@ -141,19 +141,12 @@ class _Stated:
 
     @functools.cached_property
     def class_name(self) -> str:
-        """Returns the class in transformers, without the suffix "Fast"; "" if no file names it.
-
-        Raises:
-            UserError: bert_jax does not support this class.
-        """
+        """Returns the class in transformers, without the suffix "Fast"; "" if no file names it."""
         name = self.settings.get("tokenizer_class") or self.config.get("tokenizer_class") or ""
         name = name.removesuffix("Fast").removesuffix("Legacy")
         name = _SAME.get(name, name)
         if name and name not in _CLASSES:
-            raise UserError(
-                f"{self.folder}: its tokenizer is a {name}, whose ids bert_jax does not have; expected "
-                f"{', '.join(_CLASSES[:-1])} or {_CLASSES[-1]}: choose a model with one of them"
-            )
+            raise ValueError(f"tokenizer_class is {name}")
         return name
 
     def vocabulary(self) -> str | None:
@@ -165,7 +158,7 @@ class _Stated:
         # A tokenizer.json with the vocabulary of another kind is read only if no other file exists.
         of_bpe = not self.rust or (self.rust.get("model") or {}).get("type") == "BPE"
         if path is None or (path.endswith("tokenizer.json") and not of_bpe):
-            return _extract_vocabulary(self.rust, self.folder)
+            return _extract_vocabulary(self.rust)
         # All classes except RobertaTokenizer read this setting from tokenizer.json.
         own_space = not self.rust or class_name == "RobertaTokenizer"
         if of_file(path) is KINDS["bpe"] and own_space:
@@ -173,7 +166,7 @@ class _Stated:
         return path
 
     def check(self, path: str) -> None:
-        """Raises UserError for settings that would give a text other ids or positions than in bert_jax."""
+        """Checks the settings that have only one supported value."""
         given: dict[str, Any] = {x: self.settings.get(x) for x in ("remove_space", "split_by_punct")}
         for name in ("truncation", "padding"):
             side = (
@@ -195,10 +188,7 @@ class _Stated:
         expected = _ANY | _WORD_PIECES
         for name, value in given.items():
             if value not in (None, expected[name]):
-                raise UserError(
-                    f"{self.folder}: its tokenizer has {name} {json.dumps(value)}; expected "
-                    f"{json.dumps(expected[name])}"
-                )
+                raise ValueError(f"{name} is {json.dumps(value)}; expected {json.dumps(expected[name])}")
 
     def normalizer(self, path: str) -> str:
         """Returns the name of the normalizer for a vocabulary."""
@@ -227,21 +217,12 @@ class _Stated:
         return settings.get("do_lower_case", stated.get("lowercase")), strip_accents
 
     def template(self, path: str, special: Mapping[str, str]) -> templates.Template | None:
-        """Returns the template of rows in tokenizer.json; None if it has no template.
-
-        Raises:
-            UserError: the template is missing, and the class in transformers then adds no special tokens; or
-                the template is not supported.
-        """
-        if not self.rust.get("post_processor"):
-            if self.is_of_tokenizer_json(path):
-                raise UserError(
-                    f"{self.folder}/tokenizer.json: it has no post_processor, so that transformers adds no "
-                    "special tokens to a text; expected one such as BERT's: set it, and save the tokenizer"
-                )
-            return None
-        path = os.path.join(self.folder, "tokenizer.json")
-        return byte_bpe.template_of(byte_bpe.load_rust(self.rust, path), special, path)
+        """Returns the template of rows in tokenizer.json; None if it has no template."""
+        if self.rust.get("post_processor"):
+            return byte_bpe.template_of(byte_bpe.load_rust(self.rust), special)
+        if self.is_of_tokenizer_json(path):
+            raise ValueError("tokenizer.json has no post_processor, so transformers adds no special tokens")
+        return None
 
     def added_tokens(self) -> list[dict[str, Any]]:
         """Returns the tokens that were added to a vocabulary, as in tokenizer.json, in the order of ids."""
@@ -257,20 +238,15 @@ class _Stated:
         return is_wordpiece and bool(self.rust) and self.class_name in _OF_TOKENIZER_JSON
 
     def check_special_tokens(self, special: Mapping[str, str], ids: Mapping[str, int]) -> None:
-        """Raises UserError if the files have other tokens at the ends of rows or for masks, or other ids."""
+        """Checks that the files have no other tokens at the ends of rows or for masks, and no other ids."""
         stated_ids = {token["content"]: token["id"] for token in self.added_tokens()}
         for role, used in special.items():
             stated = self.settings.get(f"{role}_token")
             stated = stated["content"] if isinstance(stated, Mapping) else stated
             if stated not in (None, used):
-                raise UserError(
-                    f"{self.folder}: its tokenizer has {role}_token {json.dumps(stated)}; expected "
-                    f"{json.dumps(used)}"
-                )
+                raise ValueError(f"{role}_token is {json.dumps(stated)}; expected {json.dumps(used)}")
             if stated_ids.get(used, ids[role]) != ids[role]:
-                raise UserError(
-                    f"{self.folder}: its tokenizer has {used} at {stated_ids[used]}, not at {ids[role]}"
-                )
+                raise ValueError(f"the id of {used} is {stated_ids[used]}; expected {ids[role]}")
 
     def _settings_of(self, path: str) -> Mapping[str, Any]:
         """Returns tokenizer_config.json; empty if the class does not read it for this vocabulary."""
@@ -316,19 +292,17 @@ def _type(whole: Mapping[str, Any] | None) -> str:
     return str((steps[0] if len(steps) == 1 else whole or {}).get("type", "none"))
 
 
-def _extract_vocabulary(rust: Mapping[str, Any], folder: str) -> str:
+def _extract_vocabulary(rust: Mapping[str, Any]) -> str:
     """Returns the path of a temporary file with the vocabulary of a tokenizer.json."""
     model = rust.get("model") or {}
     if model.get("type") == "Unigram":
         return scratch.kept_file("vocab.model", _sentence_piece_model(rust))
     if model.get("type", "WordPiece") != "WordPiece" or not isinstance(model.get("vocab"), dict):
-        raise UserError(
-            f"{folder}/tokenizer.json: its model is {model.get('type')}; expected WordPiece, BPE or Unigram"
-        )
+        raise ValueError(f"its model is {model.get('type')}; expected WordPiece, BPE or Unigram")
     ids = dict(model["vocab"]) | {token["content"]: token["id"] for token in rust.get("added_tokens") or ()}
     tokens = sorted(ids, key=ids.__getitem__)
     if [ids[token] for token in tokens] != list(range(len(tokens))) or any("\n" in token for token in tokens):
-        raise UserError(f"{folder}/tokenizer.json: its ids are not 0 to {len(tokens) - 1}, one a token")
+        raise ValueError(f"its ids are not 0 to {len(tokens) - 1}")
     return scratch.kept_file("vocab.txt", "".join(token + "\n" for token in tokens).encode())
 
 

@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bert_jax.errors import UserError, file_error
+from bert_jax.errors import UserError, reading
 from bert_jax.io import files
+from bert_jax.io.wording import alternatives, first_line
 from bert_jax.tokenization import normalization, templates
 
 # The characters with the Unicode property White_Space; str.isspace() is true for four more.
@@ -28,7 +29,8 @@ SPECIAL_TOKENS = {role: f"[{role.upper()}]" for role in ("pad", "unk", "cls", "s
 class Tokenizer(abc.ABC):
     """Converts text to token ids and back, using a vocabulary file.
 
-    A subclass implements `_parse`, which sets the tokenizer `_rust` of the library `tokenizers`, and `_join`.
+    A subclass implements `_parse`, which sets the tokenizer `_rust` of the library `tokenizers` and raises
+    any exception for a file that is not a vocabulary, and `_join`.
     A subclass that uses another library also implements `_encode_plain` and `encode_with_offsets`.
 
     Args:
@@ -44,7 +46,7 @@ class Tokenizer(abc.ABC):
         continuation, word_start: the marks at the beginning of tokens that continue or start a word, or "".
         released_name: the name of the file in released models; "" for the first one of the kind.
         states_template: whether files of this kind contain the template of rows.
-        keeps_case: for error messages, why lower-casing and stripping accents are not supported; else "".
+        keeps_case: whether only the vocabulary file determines how text is normalized.
         digest: the SHA-256 digest of the file's bytes in hexadecimal.
         tokens: the tokens by id.
         is_continuation: bool [vocab_size]; True for tokens that continue a word.
@@ -69,7 +71,7 @@ class Tokenizer(abc.ABC):
     released_name: str = ""
     default_template: templates.Template = templates.BERT
     states_template: ClassVar[bool] = False
-    keeps_case: str = ""
+    keeps_case: bool = False
     special_tokens: Mapping[str, str] = SPECIAL_TOKENS
     tokens: list[str]
     is_continuation: np.ndarray
@@ -88,28 +90,23 @@ class Tokenizer(abc.ABC):
     ):
         self.path, self.normalizer = path, normalizer or self.normalizers[0]
         if self.normalizer not in self.normalizers:
-            raise UserError(
-                f"normalizer={normalizer}: {path} is a {self.kind} vocabulary, whose text is normalized by "
-                f"{' or '.join(self.normalizers)}"
-            )
-        try:
+            known = alternatives(self.normalizers)
+            raise UserError(f"normalizer={normalizer}: expected {known} for the vocabulary {path}")
+        with reading(f"the vocabulary {path}"):
             data = files.read(path)
-        except OSError as error:
-            reason = error.strerror or error
-            expected = "a vocab.txt, a .model, a tokenizer.json or a folder with one"
-            raise file_error(f"the vocabulary {path}: {reason}; expected {expected}", error) from None
-        if not data.strip():
-            raise UserError(f"the vocabulary {path} is empty; `bert-jax vocab` makes one")
         self.digest = hashlib.sha256(data).hexdigest()
-        self._parse(data)
+        try:
+            self._parse(data)
+        except Exception as error:
+            raise UserError(f"{path} is not a {self.kind} vocabulary ({first_line(error)})") from error
         self.template = template or self.default_template
         self.layout = self.template.layout(self.special_ids)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             self.special_ids[role] for role in SPECIAL_TOKENS
         )
         if self.keeps_case:
-            if lower_case or strip_accents:
-                raise UserError(f"{path} {self.keeps_case}; leave out --lower_case, or set it to false")
+            if lower_case or strip_accents or normalizer == "albert":
+                raise UserError(f"{path} fixes the normalization of text; omit --lower_case and --normalizer")
             lower_case = strip_accents = False
         self.lower_case = _almost_all(self.tokens, str.lower) if lower_case is None else lower_case
         if strip_accents is None:
@@ -158,16 +155,10 @@ class Tokenizer(abc.ABC):
         Special tokens that are spelled out in a text are split like any other text, as in
         google-research/bert, so that a corpus cannot forge them. `allow_special` lists exceptions, such as
         ("[MASK]",).
-
-        Raises:
-            UserError: `allow_special` contains something that is not a special token.
         """
         texts = list(texts)
         if not allow_special:
             return self._encode_plain(texts)
-        known = self.special_tokens.values()
-        if unknown := [token for token in allow_special if token not in known]:
-            raise UserError(f"{unknown[0]!r}: expected a special token: {', '.join(known)}")
         ids = {token: self.special_ids[role] for role, token in self.special_tokens.items()}
         special, whitespace = re.compile("|".join(map(re.escape, allow_special))), "".join(self.whitespace)
         pieces, found = [], [special.findall(text) for text in texts]
@@ -195,18 +186,9 @@ class Tokenizer(abc.ABC):
         """Returns a token as it is shown to a user."""
         return self.tokens[token_id]
 
-    def decode(self, ids: Sequence[int], skip_special: bool = False) -> str:
-        """Returns the text of token ids, without special tokens if `skip_special`.
-
-        Raises:
-            UserError: an id is outside the vocabulary.
-        """
-        ids = [int(i) for i in ids]
-        for i in ids:
-            if not 0 <= i < self.vocab_size:
-                raise UserError(f"token id {i}: expected an id of {self.path}, at most {self.vocab_size - 1}")
-        hidden = set(self.special_ids.values()) if skip_special else ()
-        return self._join([self.tokens[i] for i in ids if i not in hidden])
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns the text of token ids."""
+        return self._join([self.tokens[i] for i in ids])
 
     def settings(self) -> dict[str, object]:
         """Returns a JSON-serializable description, from which `tokenization.restore` loads the tokenizer.
@@ -231,12 +213,6 @@ class Tokenizer(abc.ABC):
         options = self.lower_case, self.strip_accents, self.template, self.normalizer
         return _loaded, (type(self), files.absolute(self.path), *options)
 
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({self.path!r}, {self.vocab_size} tokens, "
-            f"lower_case={self.lower_case}, strip_accents={self.strip_accents})"
-        )
-
 
 @functools.lru_cache(maxsize=2)
 def _loaded(cls: type[Tokenizer], path: str, *options) -> Tokenizer:
@@ -244,23 +220,17 @@ def _loaded(cls: type[Tokenizer], path: str, *options) -> Tokenizer:
     return cls(path, *options)
 
 
-def find_special_tokens(
-    ids: Collection[str], known: Mapping[str, Sequence[str]], path: str
-) -> dict[str, str]:
+def find_special_tokens(ids: Collection[str], known: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Returns the spelling of each special token, by role, of a vocabulary with these tokens.
 
-    `known` has the spellings of each role, and `path` is for error messages.
+    `known` has the spellings of each role.
 
     Raises:
-        UserError: a role has no token.
+        ValueError: a role has no token.
     """
     found = {role: next((x for x in spellings if x in ids), "") for role, spellings in known.items()}
-    for role, token in found.items():
-        if not token:
-            raise UserError(
-                f"the vocabulary {path} has no {' or '.join(known[role])}; `bert-jax vocab` makes one with "
-                "all special tokens"
-            )
+    if missing := next((role for role, token in found.items() if not token), ""):
+        raise ValueError(f"there is no {alternatives(known[missing])}")
     return found
 
 

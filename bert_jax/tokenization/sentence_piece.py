@@ -12,7 +12,6 @@ import tokenizers
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from bert_jax.errors import UserError
 from bert_jax.tokenization import normalization, templates
 from bert_jax.tokenization.interface import Tokenizer, find_special_tokens, parallelism
 
@@ -51,9 +50,6 @@ class SentencePieceTokenizer(Tokenizer):
     The normalizer "albert" gives the same ids as google-research/albert; see `albert_normalizer`. With the
     normalizer "deberta", only the model itself normalizes text, as in DeBERTa (He et al. 2021). A model with
     [PAD], [UNK], [CLS] and [SEP] and without a mask is treated in this way, and the last id is then [MASK].
-
-    Raises:
-        UserError: the file is missing, is not a SentencePiece model, or lacks a special token.
     """
 
     kind = "sentencepiece"
@@ -81,16 +77,8 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _parse(self, data: bytes) -> None:
         self._processor = processor = sentencepiece.SentencePieceProcessor()
-        try:
-            processor.LoadFromSerializedProto(data)
-            self.tokens = [processor.IdToPiece(i) for i in range(processor.GetPieceSize())]
-        except (RuntimeError, UnicodeDecodeError):
-            self.tokens = []
-        if not self.tokens:
-            raise UserError(
-                f"{self.path} is not a SentencePiece model; expected what sentencepiece writes as "
-                "NAME.model, or a WordPiece vocabulary whose name ends in .txt"
-            )
+        processor.LoadFromSerializedProto(data)
+        self.tokens = [processor.IdToPiece(i) for i in range(processor.GetPieceSize())]
         ids = {token: i for i, token in enumerate(self.tokens)}
         self.is_albert = self.normalizer == "albert"
         # Other models normalize whitespace themselves.
@@ -107,31 +95,22 @@ class SentencePieceTokenizer(Tokenizer):
         )
         has_mask = any(token in ids for token in _PIECE_NAMES["mask"])
         if not has_mask and all(names[0] in ids for role, names in _PIECE_NAMES.items() if role != "mask"):
-            self._refuse_albert("DeBERTa")
             self.normalizer, mask = "deberta", _PIECE_NAMES["mask"][0]
             ids[mask] = len(self.tokens)
             self.tokens.append(mask)
             self.is_continuation = np.append(self.is_continuation, False)
         if self.normalizer == "deberta":
-            self.keeps_case = "has the text of DeBERTa, which is only normalized by the model"
+            self.keeps_case = True
             self.released_name, self.mask_strips = "spm.model", (False, False)
             self._rust = rust_unigram(data, False) if COMPOSED.encode() in data else None
-        found = find_special_tokens(ids, _PIECE_NAMES, self.path)
+        found = find_special_tokens(ids, _PIECE_NAMES)
         self.special_ids = {role: ids[token] for role, token in found.items()}
         self.is_continuation[list(self.special_ids.values())] = False
 
-    def _refuse_albert(self, name: str) -> None:
-        if self.is_albert:
-            raise UserError(
-                f"{self.path} has the ids of {name}, whose text is only normalized by the model; leave out "
-                "--normalizer"
-            )
-
     def _parse_fairseq(self) -> None:
-        self._refuse_albert("XLM-R")
         specials = [*_FAIRSEQ_TOKENS.values()]
         self.tokens = [*specials, *self.tokens[len(_FAIRSEQ_PIECES) :], "<mask>"]
-        self.keeps_case = "has the ids of XLM-R, whose text is only normalized by the model"
+        self.keeps_case = True
         self.special_tokens = _FAIRSEQ_TOKENS | {"mask": "<mask>"}
         self.special_ids = {role: self.tokens.index(token) for role, token in _FAIRSEQ_TOKENS.items()}
         self.special_ids["mask"] = len(self.tokens) - 1

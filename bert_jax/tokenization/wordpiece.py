@@ -8,7 +8,6 @@ import numpy as np
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
-from bert_jax.errors import UserError
 from bert_jax.tokenization import normalization
 from bert_jax.tokenization.interface import SPECIAL_TOKENS, Tokenizer, find_special_tokens
 
@@ -21,10 +20,6 @@ class WordPieceTokenizer(Tokenizer):
 
     The id of a token is its line number, counted from 0. For any text, the tokens are the same as with
     BertTokenizer of transformers. Lone surrogates are dropped.
-
-    Raises:
-        UserError: the file is missing, empty or not UTF-8, has an empty or repeated line, or lacks a special
-            token.
     """
 
     kind = "wordpiece"
@@ -32,9 +27,9 @@ class WordPieceTokenizer(Tokenizer):
     max_word_characters = MAX_WORD_CHARACTERS
 
     def _parse(self, data: bytes) -> None:
-        self.tokens = tokens = parse_vocabulary(data, self.path)
+        self.tokens = tokens = parse_vocabulary(data)
         ids = {token: i for i, token in enumerate(tokens)}
-        find_special_tokens(ids, {role: (token,) for role, token in SPECIAL_TOKENS.items()}, self.path)
+        find_special_tokens(ids, {role: (token,) for role, token in SPECIAL_TOKENS.items()})
         self.is_continuation = np.array([t.startswith(CONTINUATION) and t != CONTINUATION for t in tokens])
         self.special_ids = {role: ids[token] for role, token in SPECIAL_TOKENS.items()}
 
@@ -77,27 +72,20 @@ class WordPieceTokenizer(Tokenizer):
         return " ".join(tokens).replace(" " + CONTINUATION, "")
 
 
-def parse_vocabulary(data: bytes, path: str) -> list[str]:
+def parse_vocabulary(data: bytes) -> list[str]:
     r"""Returns the tokens of a vocab.txt, in the order of their ids.
 
     Only "\n" and "\r\n" end a line, since U+2028 and similar characters may be tokens.
 
     Raises:
-        UserError: the file is not UTF-8, or has an empty or repeated line.
+        ValueError: the file is not UTF-8, or has an empty or repeated line.
     """
-    try:
-        lines = data.decode("utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            f"the vocabulary {path} is not UTF-8 (line {line}); expected one token a line"
-        ) from None
-    tokens = [line.removesuffix("\r") for line in lines]
+    tokens = [line.removesuffix("\r") for line in data.decode("utf-8-sig").split("\n")]
     while tokens and not tokens[-1]:
         tokens.pop()
     known = {""}
     for number, token in enumerate(tokens, 1):
         if token in known:
-            raise UserError(f"line {number} of the vocabulary {path} is empty, or repeats {token!r}")
+            raise ValueError(f"line {number} is empty, or repeats {token!r}")
         known.add(token)
     return tokens

@@ -47,7 +47,7 @@ def train(path, format, output, **options):
 
 
 def tokens_of(path):
-    return parse_vocabulary(Path(path).read_bytes(), path)
+    return parse_vocabulary(Path(path).read_bytes())
 
 
 def test_a_small_vocabulary_is_compact(text, tmp_path):

@@ -96,5 +96,5 @@ def test_ids_as_of_xlm_r(tmp_path):
     assert not tokenizer.lower_case  # although every token is in lower case
     assert not tokenizer.is_continuation[list(tokenizer.special_ids.values())].any()
     assert tokenizer.is_continuation[tokenizer.tokens.index("s")]
-    with pytest.raises(UserError, match="only normalized by the model"):
+    with pytest.raises(UserError, match="fixes the normalization"):
         tokenization.load(path, lower_case=True)
