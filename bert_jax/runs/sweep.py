@@ -390,7 +390,7 @@ class Sweep:
             is_first = not (variant.config or variant.start)
             config = self._finetuning_config(measure, variant, self._checkpoint if is_first else "")
             for field, path in _split_files(config).items():
-                if not path or not all(map(table.exists, table.parts(path))):
+                if not path or not all(map(files.exists, table.parts(path))):
                     raise UserError(f"{measure.name}: {field}={path}: no such file")
             # If a task has no configured metrics, its metrics may depend on its data.
             reported = metrics.listed(config.metrics) or registry.get(config.task).metrics

@@ -240,9 +240,10 @@ class FinetuneTask(abc.ABC):
         for kind in cls.__mro__:
             yield from config_fields.unused(config, vars(kind).get("rules", ()))
 
-    def batch_size_error(self, batch_size: int) -> str:
-        """Returns an error message if a global batch with this many groups cannot train, or ""."""
-        return ""
+    @property
+    def least_batch_size(self) -> int:
+        """Returns the minimum number of groups in a global batch: 2 if the loss compares groups."""
+        return 1
 
     @property
     def scores_pairs(self) -> bool:
@@ -324,11 +325,9 @@ class TableTask(FinetuneTask):
 
     def require(self, *names: str, columns: Columns | None = None) -> None:
         """Raises UserError if one of these fields of the columns is empty."""
-        if missing := [name for name in names if not getattr(columns or self.columns, name)]:
-            raise UserError(
-                f"{self.title} needs a column for data.{', data.'.join(missing)}; "
-                f"give --config.data.{missing[0]}=COLUMN"
-            )
+        for name in names:
+            if not getattr(columns or self.columns, name):
+                raise UserError(f"{self.title} needs --config.data.{name}=COLUMN")
 
     def parse_label(self, text: str) -> Any:
         """Parses a label of a file; any label is valid as long as `labels` is empty.
@@ -356,6 +355,7 @@ class TableTask(FinetuneTask):
 
     def read_columns(self, path: str, columns: Columns, parse_label: Any = None, **options: Any) -> Examples:
         """Returns the rows of a table in the format and quoting of the run; see `table.read_examples`."""
+        self.require("text_a", columns=columns)
         spec, data = self.spec, self.config.data
         known = columns in (spec.columns, spec.test_columns, spec.train_columns)
         if known and spec.hub_columns and columnar.is_columnar(table.parts(path)[0]):
@@ -412,5 +412,5 @@ def _note_empty(examples: Examples, use: str) -> Examples:
     empty = sum(not text.strip() for text in examples.texts_a)
     if empty and not (examples.texts_b or examples.choices):
         texts = counted(empty, "empty text is", "empty texts are")
-        examples.notes.append(f"{texts} {use} all the same")
+        examples.notes.append(f"{texts} {use} too")
     return examples

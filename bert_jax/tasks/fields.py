@@ -7,7 +7,7 @@ that the task does not use is an error. A task's `Config` declares the fields th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ml_collections
@@ -69,9 +69,6 @@ def complete(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
     """
     config = ml_collections.ConfigDict(config.to_dict())
     default = default_config(task=str(config.task))
-    for name, value in default.items():
-        if hasattr(value, "items") and not hasattr(config.get(name, value), "items"):
-            raise UserError(f"{name}={config[name]!r}: expected a group of fields")
     given = dict(config_fields.flatten(config))
     for name, value in config_fields.flatten(default):
         if name not in given:
@@ -109,10 +106,10 @@ def check(config: ml_collections.ConfigDict) -> None:
     """Raises UserError if a field of a complete configuration is unknown, invalid or without effect."""
     spec = registry.get(config.task)
     values = dict(config_fields.flatten(config))
-    known = dict(config_fields.flatten(default_config(task=spec.name)))
-    for name, value in values.items():
-        if name not in known:
-            raise UserError(f"{name}={value}: {_no_such_field(name, known)}")
+    default = default_config(task=spec.name)
+    known = dict(config_fields.flatten(default))
+    for name in values.keys() - known.keys():
+        lookup(default, name)
     config_fields.refuse_unused(values, known, of_other_tasks(spec))
     config_fields.check_values(config, declared())
     config_fields.refuse_unused(values, known, _unused(config, spec))
@@ -133,21 +130,21 @@ def of_other_tasks(spec: TaskSpec) -> Iterator[tuple[str, str]]:
     for name, field in fields().items():
         if spec.task not in field.users:
             users = ", ".join(user.title for user in field.users)
-            yield name, f"the task {spec.name} does not use it, only {users}"
+            yield name, f"the task {spec.name} does not use it; it is for {users}"
 
 
 def _unused(config: ml_collections.ConfigDict, spec: TaskSpec) -> Iterator[tuple[str, str]]:
     data = config.data
     if config.init_from and config.from_scratch:
-        yield "init_ignore", "from_scratch takes no parameters of init_from"
+        yield "init_ignore", "it has no effect with from_scratch"
     yield from config_fields.unused(_build(config), run_config.RULES)
     if config.optimizer.warmup_steps:
-        yield "warmup_fraction", "optimizer.warmup_steps is given too"
+        yield "warmup_fraction", "optimizer.warmup_steps is set too"
     if not spec.file_name:
-        yield "data_dir", f"the task {spec.name} does not know the names of its files, give data.train"
+        yield "data_dir", f"the task {spec.name} needs data.train"
     if data.train and not data.eval and not (spec.file_name and config.data_dir):
         for name in ("early_stopping", "eval.every"):
-            yield name, "there is nothing to evaluate on, give data.eval"
+            yield name, "it needs data.eval"
     yield from spec.task.unused(config)
 
 
@@ -155,13 +152,9 @@ def lookup(config: ml_collections.ConfigDict, name: str) -> Any:
     """Returns the value of the field with this dotted name, or raises UserError."""
     known = dict(config_fields.flatten(config))
     if name not in known:
-        raise UserError(f"{name}: {_no_such_field(name, known)}")
+        hint = did_you_mean(name, known) or "; `bert-jax configs --fields NAME` lists the fields"
+        raise UserError(f"{name}: a fine-tuning config has no such field{hint}")
     return known[name]
-
-
-def _no_such_field(name: str, known: Iterable[str]) -> str:
-    hint = did_you_mean(name, known) or "; `bert-jax configs --fields NAME` lists those of a config"
-    return f"a fine-tuning has no such field{hint}"
 
 
 def assign(config: ml_collections.ConfigDict, name: str, value: Any) -> None:

@@ -73,16 +73,13 @@ def infer(source: str, texts: Sequence[str] = (), label: str = "") -> Inferred:
         UserError: the file cannot be read or lacks a column, or the usual names match no or several columns.
     """
     given = bool(texts or label)
-    if (found := hub.data_set(source)) and not given:
-        if not found.task:
-            raise UserError(f"{source} is a corpus for pre-training; expected rows with labels")
+    found = hub.data_set(source)
+    if found and found.task and not given:
         config = _CONFIGS.get(found.task, f"finetune/glue:{found.task}")
         return Inferred(f"{found.task} of {found.source}", config, {})
     paths = table.parts(source)
     for path in paths:
-        checks.check_input(path, "rows")
-    if not paths:
-        raise UserError(f"{source}: no Parquet or Arrow files in it")
+        checks.check_input(path, table.EXPECTED)
     name = compression.strip_suffix(paths[0]).lower()
     if not name.endswith(tuple(table.FORMATS)):
         return Inferred("tags of words, in CoNLL columns", "finetune/tagging", _columns(texts, label))
@@ -91,18 +88,18 @@ def infer(source: str, texts: Sequence[str] = (), label: str = "") -> Inferred:
             return _questions(row for _, row in squad_items(paths[0]))
     first = next(_rows(paths), None)
     if first is None:
-        raise UserError(f"{source}: no rows in it")
+        raise UserError(f"{source} has no rows")
     names = list(first)
     if names and set(names) >= _QUESTIONS and not given:
         return _questions(_rows(paths, [name for name in names if name in ("answers", "is_impossible")]))
     if not texts:
         pairs = [pair for pair in PAIRS if set(pair) <= set(names)]
         singles = [(name,) for name in (*TEXTS, *WORDS) if name in names]
-        texts = _one_of(source, "text", "--text=COLUMN, or --text=A,B of pairs", pairs or singles, names)
+        texts = _one_of(source, "--text=COLUMN, or --text=A,B for pairs", pairs or singles, names)
     is_list = isinstance(first.get(texts[0]), list)
     if not label:
         labels = [name for name in LABELS if name in names and (not is_list or isinstance(first[name], list))]
-        label = _one_of(source, "label", "--label=COLUMN", labels, names)
+        label = _one_of(source, "--label=COLUMN", labels, names)
     places = table.places(source, {"text": texts, "label": [label]}, names)
     columns = _columns(texts, label)
     if is_list:
@@ -136,11 +133,9 @@ def _rows(paths: Sequence[str], columns: Sequence[str] = ()) -> Iterator[Mapping
                 raise
 
 
-def _one_of(source: str, what: str, flag: str, found: Sequence[Any], names: Sequence[str]) -> Any:
+def _one_of(source: str, flag: str, found: Sequence[Any], names: Sequence[str]) -> Any:
     if len(found) != 1:
-        known = ", ".join(map(repr, names[:20])) + table.header_hint(names)
-        several = "several columns may be" if found else "no column has a usual name of"
-        raise UserError(f"{source}: {several} the {what}; give {flag}; the columns are {known}")
+        raise UserError(f"{source}: expected {flag}, from the columns {', '.join(map(repr, names[:20]))}")
     return found[0]
 
 

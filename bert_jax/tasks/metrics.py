@@ -103,7 +103,5 @@ def parse(text: str, known: Collection[str], task: str) -> tuple[str, ...]:
     names = listed(text)
     for name in names:
         if name not in known:
-            raise UserError(
-                f"metrics: {name!r} is not a metric of the task {task}; expected some of {', '.join(known)}"
-            )
+            raise UserError(f"metrics={text}: expected metrics of the task {task}: {', '.join(known)}")
     return names or tuple(known)

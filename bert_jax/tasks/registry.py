@@ -17,7 +17,7 @@ from typing import Any
 from bert_jax import hub
 from bert_jax.errors import UserError
 from bert_jax.io import files
-from bert_jax.io.wording import did_you_mean
+from bert_jax.io.wording import alternatives
 from bert_jax.tasks.table import Columns
 
 
@@ -88,10 +88,7 @@ class TaskSpec:
         for path in tried:
             if files.exists(path):
                 return path
-        expected = os.path.join(self.folder, names[0])
-        raise UserError(
-            f"{self.name}: found no {' and no '.join(tried)}; data_dir is the folder that holds {expected}"
-        )
+        raise UserError(f"data_dir={data_dir}: expected a {split} file, {alternatives(tried)}")
 
 
 @functools.cache
@@ -114,15 +111,12 @@ def chosen(config: str, given: str, names: Collection[str]) -> str:
     name = spelled(given)
     if name in names:
         return name
-    hint = did_you_mean(name, names, f"{config}:")
-    listed = ", ".join(names)
-    raise UserError(f"{config}{given and ':'}{given}: expected {config}:TASK with one of {listed}{hint}")
+    raise UserError(f"{config}{given and ':'}{given}: expected {config}:TASK, TASK one of {', '.join(names)}")
 
 
 def get(name: str) -> TaskSpec:
     """Returns the task with this name, normalized by `spelled`. Raises UserError if it is unknown."""
     spec = tasks().get(spelled(name))
     if spec is None:
-        hint = did_you_mean(name, tasks()) or f"; the tasks are {', '.join(tasks())}"
-        raise UserError(f"task={name}: there is no such task{hint}")
+        raise UserError(f"task={name}: expected one of {', '.join(tasks())}")
     return spec

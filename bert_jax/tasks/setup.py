@@ -18,7 +18,7 @@ from bert_jax.models.heads import structures
 from bert_jax.objectives.base import Objective
 from bert_jax.settings.finetune_config import FinetuneConfig
 from bert_jax.settings.run_config import ModelConfig
-from bert_jax.tasks import fields, registry, table
+from bert_jax.tasks import fields, registry
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import batches
@@ -37,31 +37,23 @@ def from_training_file(
     spec = registry.get(config.task)
     path = split_file(config, spec, "train")
     if not path:
-        raise UserError(
-            "no file to train on; give --config.data.train=FILE, or the --config.data_dir of a task"
-        )
+        raise UserError("expected --config.data.train=FILE, or --config.data_dir with the files of a task")
     encoder, tokenizer = resolve_model(config, explicit, log)
     encoder = spec.task.adopt_model(encoder, tokenizer, config, explicit, log)
     of_task = fields.of_task(config)
     if of_task.max_seq_length > encoder.max_seq_length:
-        raise UserError(
-            f"max_seq_length={of_task.max_seq_length}: expected 4 to {encoder.max_seq_length}, the "
-            "number of positions of the model"
-        )
+        limit = f"{encoder.max_seq_length}, the positions of the model"
+        raise UserError(f"max_seq_length={of_task.max_seq_length}: expected at most {limit}")
     task = spec.task(of_task, spec, None, tokenizer, encoder)
     user = f"the task {spec.name} with a model of the family {families.of(encoder).name}"
     structures.check_fields(config.model.to_dict(), task.classifier.fields, user)
-    dev = split_file(config, spec, "dev")
-    message = "" if not dev or table.exists(dev) else f"{dev}: no such file; expected the rows to evaluate on"
-    if message := task.batch_size_error(config.batch_size) or message:
-        raise UserError(message)
+    if config.batch_size < task.least_batch_size:
+        raise UserError("batch_size=1: expected 2 or more, because the loss compares the texts of a batch")
     return task, task.augmented(task.read_training(path).first(config.train_rows))
 
 
 def training_objective(config: FinetuneConfig, task: FinetuneTask, learned: Objective) -> Objective:
     """Returns the training objective: `learned`, with parameters frozen by task, optimizer and adapter."""
-    if task.freeze and config.adapter.kind:
-        raise UserError(f"adapter.kind={config.adapter.kind}: the task freezes its encoder")
     frozen = freeze(learned, task.freeze, config.optimizer.freeze)
     return adapt(frozen, config.adapter, task.objective().new_groups)
 
@@ -146,13 +138,13 @@ def resolve_model(
         families.check_known(family)
         tokenizer = families.load_tokenizer(config.vocab, family)
     else:
-        raise UserError("no model to fine-tune; give --model=MODEL (init_from), or --config.vocab=FILE alone")
+        raise UserError("expected --model=MODEL to fine-tune, or --config.vocab=FILE to train from scratch")
     values |= config.adapter.model_fields(values["hidden_size"])
     values["vocab_size"] = values["vocab_size"] or tokenizer.vocab_size
     encoder = model_config.from_dict(values).resolve(platform.target())
-    tokens, embeddings = tokenizer.vocab_size, encoder.vocab_size
-    if tokens > embeddings:
-        raise UserError(f"{tokenizer.path}: {tokens} tokens, and the model has {embeddings} embeddings")
+    if tokenizer.vocab_size > encoder.vocab_size:
+        expected = f"expected at most {encoder.vocab_size}, the vocab_size of the model"
+        raise UserError(f"{tokenizer.path} has {tokenizer.vocab_size} tokens; {expected}")
     return encoder, tokenizer
 
 

@@ -25,6 +25,7 @@ from bert_jax.errors import UserError, reading
 from bert_jax.io import checks, columnar, comma_lists, compression, files
 from bert_jax.io.wording import alternatives, counted
 
+EXPECTED = "TSV, CSV, JSON lines or Parquet"
 MAX_MALFORMED = 0.05  # fraction of malformed rows above which a file is rejected
 LABEL_SEPARATOR = ","  # separates the labels of a multi-label column
 STSB = "sentence1,sentence2,score"  # the columns of GLUE's STS-B
@@ -84,7 +85,7 @@ class FileReport:
     def check(self, max_malformed: float = MAX_MALFORMED) -> None:
         """Raises UserError if there are no rows or too many malformed rows."""
         if not self.rows:
-            raise UserError(f"{self.path}: no {self.unit}s in it")
+            raise UserError(f"{self.path} has no {self.unit}s")
         if self.malformed > max_malformed * self.rows:
             what = f"{self.malformed} of {counted(self.rows, self.unit)} malformed"
             raise UserError(f"{self.first_malformed} ({what}, more than {max_malformed:.0%})")
@@ -120,17 +121,12 @@ class FileReport:
 
 
 def parts(path: str) -> list[str]:
-    """Returns the files in a directory, a comma-separated list, or a training set on the hub."""
+    """Returns the files in a directory, in a comma-separated list, or of a training set on the hub."""
     if str(path).startswith(hub.DATA):
         return hub.data_files(str(path), "train")
     if files.is_directory(path):
-        return columnar.files_in(str(path))
+        return columnar.files_in(str(path)) or [path]
     return comma_lists.paths(str(path)) or [path]
-
-
-def exists(path: str) -> bool:
-    """Returns whether all files of a path from the user or from `TaskSpec.file` exist."""
-    return all(map(files.exists, parts(path)))
 
 
 def digest(path: str) -> str:
@@ -149,14 +145,12 @@ def detect_format(formats: Mapping[str, str], path: str, given: str = "auto") ->
     `formats` maps the suffixes that the task reads to formats; the suffix "" matches any name. Raises
     UserError if the format is unknown, or if the suffix does not determine it.
     """
-    if given not in ("auto", *formats.values()):
-        raise UserError(f"format={given}: expected auto, {', '.join(dict.fromkeys(formats.values()))}")
     name = compression.strip_suffix(str(path)).lower()
     known = next((formats[suffix] for suffix in formats if name.endswith(suffix)), "")
     kind = known if given == "auto" or known == COLUMNAR else given
-    if not kind:
-        suffixes = alternatives(filter(None, formats))
-        raise UserError(f"{path}: expected a name that ends in {suffixes}, or the format")
+    if not kind or kind not in formats.values():
+        suffixes, kinds = (alternatives(dict.fromkeys(filter(None, x))) for x in (formats, formats.values()))
+        raise UserError(f"{path}, format={given}: expected a name ending in {suffixes}, or format={kinds}")
     return kind
 
 
@@ -217,7 +211,7 @@ def find_key(row: Mapping[str, Any], names: Sequence[str]) -> str:
         if row.get(name) is not None:
             return name
     fields = ", ".join(map(repr, list(row)[:20])) or "no fields"
-    raise Malformed(f"no {names[0]!r} in it; it has {fields}")
+    raise Malformed(f"no field {names[0]!r}; the fields are {fields}")
 
 
 def encodable(text: str) -> str:
@@ -343,8 +337,6 @@ def read_examples(
         UserError: the file is missing or empty, a column is missing, or too many rows are malformed.
     """
     path = str(path)
-    if not columns.text_a:
-        raise UserError(f"{path}: which column holds the text? give text_a=COLUMN")
     wanted = {field: names for field in FIELDS if (names := columns.names(field))}
     if parse_label is None:
         wanted.pop("label", None)
@@ -352,7 +344,7 @@ def read_examples(
 
     def label_of(text: str) -> Any:
         if not (text.strip() or label_may_be_empty):
-            raise Malformed("an empty label")
+            raise Malformed("the label is empty")
         try:
             return (parse_label or str)(text)
         except ValueError as error:
@@ -362,7 +354,7 @@ def read_examples(
         add_row(out, row, wanted, label_of)
 
     for part in parts(path):
-        checks.check_input(part, "rows")
+        checks.check_input(part, EXPECTED)
         kind = file_format if file_format == LINES else detect_format(FORMATS, part, file_format)
         rows = _rows(part, kind, columns, wanted, quoting)
         before = len(out)
@@ -412,8 +404,6 @@ def _rows(
     if kind == LINES:
         lines = (line.rstrip("\r\n") for line in text_lines(path))
         return enumerate(({columns.text_a: line} for line in lines), 1)
-    if kind in ("jsonl", COLUMNAR) and (quoting != "auto" or not columns.header):
-        raise UserError(f"{path}: data.header and data.quoting are for TSV and CSV; expected their defaults")
     if kind == "jsonl":
         return records(path, kind)
     if kind == COLUMNAR:
@@ -462,18 +452,9 @@ def places(path: str, wanted: Mapping[str, Sequence[str]], names: Sequence[str])
             if len(found) != 1:
                 known = ", ".join(repr(name[:40]) for name in names[:20])
                 what = f"{len(found) or 'no'} columns {column!r} for {field}"
-                raise UserError(f"{path}: {what}; its columns are {known}{header_hint(names)}")
+                raise UserError(f"{path}: {what}; its columns are {known}")
             result[column] = found[0]
     return result
-
-
-def header_hint(names: Sequence[str]) -> str:
-    """Returns a hint for an error message if column names look like a row of data or are not separated."""
-    if len(names) == 1 and "\t" in names[0]:
-        return "; tabs separate the columns of files that end in .tsv"
-    if any(" " in name.strip() or name.strip().isdecimal() for name in names):
-        return "; of a file without a header, give --config.data.header=false and columns by number from 0"
-    return ""
 
 
 def _split(path: str, delimiter: str, quotes: bool, may_be_text: bool) -> Iterator[tuple[int, list[str]]]:
@@ -495,7 +476,7 @@ def _split(path: str, delimiter: str, quotes: bool, may_be_text: bool) -> Iterat
             yield start, row
             start = reader.line_num + 1
     except csv.Error as error:  # it is not known where the next rows begin
-        hint = "if quotes are text, give data.quoting=none, else csv"
+        hint = "set data.quoting=none if quotes are text, else csv"
         raise UserError(f"{path}:{start}: {error} in the row that starts here; {hint}") from None
 
 
@@ -537,17 +518,14 @@ def infer_labels(labels: Sequence[str], path: str) -> tuple[str, ...]:
 
 
 def check_counts(counts: Counter[str], path: str, may_differ: bool = False) -> None:
-    """Raises UserError if the labels of a training file cannot be classes: only one label, or too many.
+    """Raises UserError if the labels of a training file are not classes: only one label, or too many.
 
     `counts` maps labels to their counts. With `may_differ`, any number of labels from two on is valid.
     """
     total = counts.total()
     if len(counts) < 2 or (not may_differ and total >= 20 and len(counts) > _MAX_DISTINCT * total):
-        raise UserError(
-            f"{path}: {total:,} labels have {counted(len(counts), 'value')}, such as "
-            f"{next(iter(counts), '')[:40]!r}; expected 2 or more classes in data.label (numbers are for "
-            "--config.task=regression)"
-        )
+        found = f"{counted(total, 'label')} with {counted(len(counts), 'value')} in data.label"
+        raise UserError(f"{path}: {found}; expected 2 or more classes with several rows each")
 
 
 def parse_number(text: str) -> float:
@@ -605,7 +583,7 @@ class LineReader(abc.ABC):
         except UnicodeDecodeError:
             raise Malformed("not UTF-8") from None
         if not text.strip():
-            raise Malformed("an empty line")
+            raise Malformed("the line is empty")
         is_object = text.lstrip().startswith("{")
         return self.from_object(parse_object(text)) if is_object else self.from_text(text)
 
@@ -614,7 +592,7 @@ class LineReader(abc.ABC):
         values = text.split("\t")
         if len(values) != len(self.columns):
             what = counted(len(values), "column")
-            raise Malformed(f"{what}, expected {self.expected}, or an object of JSON")
+            raise Malformed(f"{what}, expected {self.expected}, or a JSON object")
         return self.from_object(dict(zip(self.columns, values, strict=True)))
 
     def from_object(self, row: Mapping[str, Any]) -> dict[str, Any]:

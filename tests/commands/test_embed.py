@@ -89,7 +89,7 @@ def test_the_texts_of_a_table(embed, model):
     path, _ = embed("--text=opinion", name="reviews.csv", content=content)
     np.testing.assert_array_equal(np.load(path), Embedder(model).embed(USED))
     _, said = embed(name="reviews.csv", content=content, output="y.npy", code=2)
-    assert "'text', it has stars, opinion" in said.err
+    assert "no field 'text'; the fields are 'stars', 'opinion'" in said.err
 
 
 def test_states_as_json_lines(embed, model):

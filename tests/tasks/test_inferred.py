@@ -97,9 +97,6 @@ def test_the_task_and_the_columns_of_a_file(tmp_path, name, content, options, co
         ("text,review,label", {}, "--text=COLUMN.*'text', 'review', 'label'"),
         ("words_of_it,label", {}, "--text=COLUMN"),
         ("text,stars,score", {}, "--label=COLUMN"),
-        ("the cat,1", {}, r"header=false"),
-        ("text\tlabel", {}, r"\.tsv"),
-        ("the cat,1", {"texts": ["text"]}, r"header=false"),
         ("text,label", {"label": "color"}, "'color' for label; its columns are 'text', 'label'"),
     ],
 )
@@ -112,8 +109,6 @@ def test_what_is_not_plain_is_asked_for(tmp_path, header, options, message):
 def test_names_of_data_sets():
     assert infer("imdb")[1:] == (CLASSES, {})
     assert infer("mrpc").config == "finetune/glue:mrpc"
-    with pytest.raises(UserError, match="corpus"):
-        infer("wikipedia")
 
 
 @pytest.mark.long

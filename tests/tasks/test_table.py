@@ -35,13 +35,6 @@ def test_tables_are_read_as_pandas_writes_them(tmp_path, suffix):
     assert read_examples(str(tmp_path / f"x.{suffix}"), Columns("a", label="y")).texts_a == texts
 
 
-@pytest.mark.parametrize("columns, quoting", [(Columns("a"), "none"), (Columns("a", header=False), "auto")])
-def test_settings_of_csv_are_errors_with_json_lines(tmp_path, columns, quoting):
-    path = write(tmp_path / "x.jsonl", '{"a": "text"}\n')
-    with pytest.raises(UserError, match=r"data\.header and data\.quoting"):
-        read_examples(path, columns, parse_label=None, quoting=quoting)
-
-
 @pytest.mark.parametrize(
     "text",
     ['"left open\t1\nnext\t0\n', '"one" two\t1\n', '"one\t1\ntwo\t0\nthree"\t1\n', "one\rtwo\t1\n"],
@@ -83,7 +76,7 @@ def test_byte_order_mark_gzip_and_no_header(tmp_path):
         ("x.tsv", b"text\ty\nx\t1\n", "no columns 'a' for text_a; its columns are 'text', 'y'"),
         ("x.tsv", b"a\ta\ty\n1\t2\t3\n", "2 columns 'a' for text_a"),
         ("x.tsv", b"a\ty\nx\t1\textra\n", r":2: 3 columns, expected 2 \(1 of 1 row malformed, more than 5%"),
-        ("x.tsv", b"a\ty\nx\t\n", ":2: an empty label"),
+        ("x.tsv", b"a\ty\nx\t\n", ":2: the label is empty"),
         ("x.tsv", b"a\ty\n\xe9\t1\n", ":2: not UTF-8"),
         ("x.csv", b'a,y\nfine,1\n"open,0\nnext,1\n', ":3: .*in the row that starts here"),
         ("x.json", b'[\n{"a": "x", "y": 1}]', ":1: .*one object on each line"),
@@ -211,7 +204,7 @@ def test_every_line_of_a_txt_file_is_a_text(vocabulary, tmp_path):
     examples = task.read_unlabeled(path)
     assert examples.texts_a == ["a red cat", "", '"one\ttwo, three', "the last"]
     assert examples.ids == ["0", "1", "2", "3"]
-    assert examples.notes == ["1 empty text is predicted all the same"]
+    assert examples.notes == ["1 empty text is predicted too"]
     labeled = write(tmp_path / "texts.csv", 'text,label\na,dog\n" ",one\n')
     assert any("1 empty text" in note for note in task.read(labeled).notes)
     write(tmp_path / "texts.txt", "text\nred\n")  # a run on such a table, which was called .txt too

@@ -185,10 +185,6 @@ class LateInteractionPredictions(RetrievalPredictions):
         )
 
 
-# The flag that messages recommend if an evaluation file has no pairs or no similarities.
-EVAL_COLUMNS = "--config.data.eval_columns=TEXT,TEXT,SCORE"
-
-
 @dataclasses.dataclass(frozen=True)
 class GroupsData(TableData):
     """The `config.data.*` fields of groups of texts."""
@@ -220,11 +216,12 @@ class GroupsTask(TableTask):
     config: GroupsConfig
     export_head = "none"
     rules: ClassVar[Sequence[Rule]] = (
-        ("head distillation.teacher", lambda c: False, "logits, and the outputs are vectors"),
+        ("head distillation.teacher", lambda c: False, "a task with logits"),
         ("data.eval_columns", lambda c: c.data.eval, "data.eval"),
-        ("data.id", lambda c: not c.data.eval_columns, "an evaluation file without data.eval_columns"),
+        ("data.id", lambda c: not c.data.eval_columns, "an empty data.eval_columns"),
     )
     _group = 2  # texts in a training group
+    _eval_forms: tuple[str, ...] = ("TEXT,TEXT", "TEXT,TEXT,SCORE")  # of `data.eval_columns`
 
     def set_up(self) -> None:
         if self.columns.negatives:
@@ -232,8 +229,9 @@ class GroupsTask(TableTask):
         names = comma_lists.names(self.config.data.eval_columns)
         self.eval_columns = dataclasses.replace(self.columns, negatives="")
         if names:
-            if not 2 <= len(names) <= 3:
-                raise UserError(f"data.eval_columns={','.join(names)}: expected TEXT,TEXT or TEXT,TEXT,SCORE")
+            if len(names) not in (form.count(",") + 1 for form in self._eval_forms):
+                expected = " or ".join(self._eval_forms)
+                raise UserError(f"data.eval_columns={','.join(names)}: expected {expected}")
             quotes = ",".join(names) != STSB
             fields = dict(zip(("text_a", "text_b", "label"), names, strict=False))
             self.eval_columns = Columns(**fields, header=self.columns.header, quotes=quotes)  # type: ignore
@@ -241,13 +239,12 @@ class GroupsTask(TableTask):
     @property
     def unlabeled_columns(self) -> Columns:
         if not self.eval_columns.text_b:
-            raise UserError("predictions compare pairs; `bert-jax embed` gives the vectors of single texts")
+            raise UserError("expected a run on pairs; `bert-jax embed` writes the vectors of single texts")
         return self.eval_columns
 
-    def batch_size_error(self, batch_size: int) -> str:
-        if batch_size > 1 or self.columns.negatives:
-            return ""
-        return "batch_size=1: each text is compared with the others of its batch; expected 2 or more"
+    @property
+    def least_batch_size(self) -> int:
+        return 1 if self.columns.negatives else 2
 
     # Reading
 
@@ -263,7 +260,7 @@ class GroupsTask(TableTask):
     def read(self, path: str) -> Examples:
         columns = self.eval_columns
         if not columns.text_b or (self.are_classes and not self.config.data.eval_columns):
-            raise UserError(f"{path}: which columns hold the pairs to evaluate on? give {EVAL_COLUMNS}")
+            raise UserError(f"{path}: evaluation needs --config.data.eval_columns=TEXT,TEXT,SCORE")
         return self.read_columns(path, columns, parse_number if columns.label else None)
 
     def describe(self, examples: Examples, rows: EncodedRows) -> str:
@@ -298,7 +295,7 @@ class GroupsTask(TableTask):
         encoded.targets["texts"] = np.array(
             [numbers.setdefault(text, len(numbers)) for text in texts], np.int32
         )
-        encoded.least_groups = 2 if self.batch_size_error(1) else 1
+        encoded.least_groups = self.least_batch_size
         return encoded
 
     are_classes: bool = False  # whether the training labels are classes
@@ -352,12 +349,13 @@ class EmbeddingTask(GroupsTask):
     title = "sentence embeddings"
     rules = (
         ("symmetric data.negatives", lambda c: c.loss == CONTRASTIVE, f"loss={CONTRASTIVE}"),
-        ("temperature dimensions", lambda c: c.loss in (CONTRASTIVE, COSENT), "a loss of cosines"),
+        ("temperature dimensions", lambda c: c.loss in (CONTRASTIVE, COSENT),
+         f"loss={CONTRASTIVE} or {COSENT}"),
         ("deletion", lambda c: c.loss == DENOISING, f"loss={DENOISING}"),
-        ("data.text_b", lambda c: c.loss != DENOISING, f"pairs, and loss={DENOISING} has single texts"),
+        ("data.text_b", lambda c: c.loss != DENOISING, f"a loss other than {DENOISING}"),
         ("data.label", lambda c: c.loss != DENOISING and (c.loss != CONTRASTIVE or not c.data.eval_columns),
-         f"loss={COSENT} or {CLASSES}, or similarities to evaluate on"),
-        ("data.prefix_b", lambda c: c.data.text_b or c.data.eval_columns, "second texts, data.text_b"),
+         f"loss={COSENT} or {CLASSES}, or {CONTRASTIVE} without data.eval_columns"),
+        ("data.prefix_b", lambda c: c.data.text_b or c.data.eval_columns, "data.text_b or data.eval_columns"),
     )  # fmt: skip
     next_command = "embed --model={workdir} --input=FILE --output=FILE"
 
@@ -395,14 +393,11 @@ class EmbeddingTask(GroupsTask):
         names, width = comma_lists.names(self.config.dimensions), self.model_config.hidden_size
         self.sizes = tuple(int(name) if name.isdecimal() else 0 for name in names)
         if len({*self.sizes}) < len(names) or not all(0 < size < width for size in self.sizes):
-            given = f"dimensions={self.config.dimensions}"
-            raise UserError(f"{given}: expected different numbers from 1 to {width - 1}")
+            raise UserError(f"dimensions={self.config.dimensions}: expected different numbers below {width}")
 
-    def batch_size_error(self, batch_size: int) -> str:
-        if self.config.loss == COSENT:
-            message = "batch_size=1: loss=cosent compares the pairs of a batch; expected 2 or more"
-            return message if batch_size == 1 else ""
-        return super().batch_size_error(batch_size) if self.config.loss == CONTRASTIVE else ""
+    @property
+    def least_batch_size(self) -> int:
+        return super().least_batch_size if self.config.loss in (CONTRASTIVE, COSENT) else 1
 
     @property
     def classifier(self) -> ClassificationHead:
@@ -424,17 +419,9 @@ class EmbeddingTask(GroupsTask):
     def read_training(self, path: str) -> Examples:
         columns = self.columns
         if self.config.loss == CONTRASTIVE:
-            rates = (
-                "hidden_dropout_prob",
-                "attention_probs_dropout_prob",
-                "embedding_dropout",
-                "inner_dropout",
-            )
+            rates = "hidden_dropout_prob attention_probs_dropout_prob embedding_dropout inner_dropout".split()
             if not columns.text_b and not any(getattr(self.model_config, rate) for rate in rates):
-                raise UserError(
-                    "data.text_b is empty, so a text and its positive differ only by dropout, which is 0; "
-                    "set a dropout rate"
-                )
+                raise UserError("training on single texts (no data.text_b) needs a dropout rate above 0")
             columns = dataclasses.replace(columns, label="")
         parse = table.parse_number if self.config.loss == COSENT else str
         examples = self._read_groups(path, columns, parse if columns.label else None)
@@ -507,19 +494,16 @@ class LateInteractionTask(GroupsTask):
     Config = LateInteractionConfig
     config: LateInteractionConfig
     title = "late interaction"
-    rules = (("data.label", lambda c: False, "labels, which late interaction has not"),)
+    rules = (("data.label", lambda c: False, "a task with labels"),)
     next_command = "search --index=DIR --rerank={workdir}"
+    _eval_forms = ("TEXT,TEXT",)
 
     def set_up(self) -> None:
         super().set_up()
         c = self.config
         self.require("text_b")
-        if self.eval_columns.label:
-            raise UserError("data.eval_columns: late interaction compares pairs, TEXT,TEXT")
         if c.query_length > c.max_seq_length:
-            raise UserError(
-                f"query_length={c.query_length}: expected at most max_seq_length={c.max_seq_length}"
-            )
+            raise UserError(f"query_length={c.query_length}: expected at most max_seq_length")
         known = {token: number for number, token in enumerate(self.tokenizer.tokens)}
         has_markers = all(marker in known for marker in _MARKERS)
         self.markers = [[known[marker]] if has_markers else [] for marker in _MARKERS]

@@ -69,8 +69,7 @@ class MultipleChoiceTask(TableTask):
         count = len(examples.choices[0])
         if count != len(self.labels):
             raise UserError(
-                f"{examples.path}: {count} choices per question, but the model was trained with "
-                f"{len(self.labels)}"
+                f"{examples.path}: expected {len(self.labels)} choices, as in training, not {count}"
             )
         starts = examples.texts_b or [""] * len(examples)
         endings = [
@@ -134,7 +133,7 @@ class RerankingTask(TableTask):
     Config = RerankingConfig
     config: RerankingConfig
     title = "reranking"
-    rules = (("data.label", lambda c: False, "labels; the document of data.text_b is the relevant one"),)
+    rules = (("data.label", lambda c: False, "a task with labels"),)
     next_command = "search --index=DIR --rerank={workdir}"
     Predictions = RankingPredictions
     scorers = metrics.RANKING

@@ -75,7 +75,7 @@ class QuestionAnsweringTask(FinetuneTask):
     formats = (".json",)
     rules = (
         ("null_score_diff_threshold", lambda c: c.v2, "v2=true"),
-        ("v2", lambda c: registry.spelled(c.task) == "squad", "the task squad; squad2 has it by definition"),
+        ("v2", lambda c: registry.spelled(c.task) == "squad", "the task squad"),
     )
 
     def set_up(self) -> None:
@@ -83,7 +83,7 @@ class QuestionAnsweringTask(FinetuneTask):
         if c.max_seq_length <= c.max_query_length + special or c.doc_stride < 1:
             raise UserError(
                 f"max_seq_length={c.max_seq_length}, doc_stride={c.doc_stride}: expected more than "
-                f"max_query_length + {special}, and 1 or more; --config=finetune/squad has the defaults"
+                f"{c.max_query_length + special} (max_query_length + {special}), and at least 1"
             )
 
     def read_training(self, path: str) -> Questions:

@@ -15,11 +15,10 @@ import numpy as np
 
 from bert_jax import convert
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, files
+from bert_jax.io import atomic, comma_lists, files
 from bert_jax.io.wording import counted
 from bert_jax.kernels import check as kernel_check
 from bert_jax.models.baselines.feature_tagger import FEATURE_MIXES
-from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import HIDDEN_DROPOUT, TOKENS, ClassificationHead
 from bert_jax.objectives.tagging import Tagging
 from bert_jax.parallel import sharding
@@ -43,7 +42,6 @@ from bert_jax.tasks.tagging.sentences import (
     words_of,
 )
 
-_LAST_FOUR = (-4, -3, -2, -1)
 _OF_FEATURES = dataclasses.replace(TOKENS, drop_out=HIDDEN_DROPOUT)  # as in `FeatureHead`
 _MAX_BYTES = 2 << 30  # larger features are not stored but computed in each step
 
@@ -170,10 +168,20 @@ class TaggingTask(FinetuneTask):
     rules = (
         ("feature_layers feature_mix", lambda c: c.frozen, "frozen=true"),
         ("frozen", lambda c: c.init_from and not c.from_scratch, "the weights of init_from"),
+        ("adapter.kind", lambda c: not c.frozen, "frozen=false"),
     )
 
     def set_up(self) -> None:
-        self.layers = _feature_layers(self.config, self.model_config)
+        c, depth = self.config, self.model_config.num_hidden_layers
+        known = {str(layer): layer for layer in range(-depth - 1, depth + 1)}
+        names = comma_lists.names(c.feature_layers)
+        if not known.keys() >= {*names}:
+            raise UserError(
+                f"feature_layers={c.feature_layers}: expected {-depth - 1} to {depth}, such as -2,-1"
+            )
+        self.layers = tuple(known[name] for name in names)
+        if c.frozen and not names:
+            self.layers = (-4, -3, -2, -1)[-depth:]
 
     def read_training(self, path: str) -> TaggedSentences:
         examples = self._read(path)
@@ -188,7 +196,7 @@ class TaggingTask(FinetuneTask):
     @property
     def of_entities(self) -> bool:
         """Returns whether the tags encode entities, such as B-PER and I-PER, or are independent labels."""
-        return entities.are_of_entities(self.labels)
+        return self.labels[0] == entities.OUTSIDE and all(map(entities.is_entity_tag, self.labels))
 
     @property
     def freeze(self) -> str:
@@ -251,7 +259,7 @@ class TaggingTask(FinetuneTask):
         """Returns the sentences of a file; test files have the same columns as the other splits."""
         data = self.config.data
         if columns.get("text_b"):
-            raise UserError(f"--text: expected one column of words, not {columns['text_b']} too")
+            raise UserError(f"--text: expected one column of words, but got {columns['text_b']!r} too")
         word, id_ = columns.get("text_a", data.text_a), columns.get("id", data.id)
         format = data.format if format == "auto" else format
         return self._converted(read_sentences(path, word=word, id=id_, format=format, tagged=False))
@@ -311,22 +319,6 @@ class TaggingTask(FinetuneTask):
             gold = {type or "entities": each.gold for type, each in counts.items()}
             parts.append(f"entities {list_counts(gold)}")
         return "; ".join(parts)
-
-
-def _feature_layers(config: TaggingConfig, model_config: EncoderConfig) -> tuple[int, ...]:
-    if not config.frozen:
-        return ()
-    depth = model_config.num_hidden_layers
-    if not config.feature_layers:
-        return _LAST_FOUR[-depth:]
-    try:
-        layers = tuple(int(layer) for layer in config.feature_layers.split(","))
-    except ValueError:
-        layers = ()
-    if not layers or not all(-depth - 1 <= layer <= depth for layer in layers):
-        given = f"feature_layers={config.feature_layers}"
-        raise UserError(f"{given}: expected comma-separated numbers from {-depth - 1} to {depth}")
-    return layers
 
 
 TASKS = (

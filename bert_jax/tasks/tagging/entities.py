@@ -48,11 +48,6 @@ class Counts(NamedTuple):
         }
 
 
-def are_of_entities(labels: Sequence[str]) -> bool:
-    """Returns whether tags encode entities, such as B-PER and I-PER, or are independent labels."""
-    return labels[0] == OUTSIDE and all(map(is_entity_tag, labels))
-
-
 def is_entity_tag(tag: str) -> bool:
     """Returns whether a tag is O, or has a prefix of BIO, IOBES, BILOU or BMES."""
     return tag == OUTSIDE or _TAG.match(tag) is not None

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.io import checks
 from bert_jax.io.wording import counted
 from bert_jax.tasks.rows import assembly, batches
 from bert_jax.tasks.table import (
@@ -85,10 +84,7 @@ def read_sentences(
             malformed.
     """
     path = str(path)
-    checks.check_input(path, "CoNLL, JSON lines or Parquet")
     kind = detect_format(_FORMATS, path, format)
-    if kind == "conll" and id:
-        raise UserError(f"{path}: the column {id!r} for the id; CoNLL columns have none")
     rows = _conll(path, word, tag, tagged) if kind == "conll" else records(path, kind)
     columns = ("", "") if kind == "conll" else (word, tag)
     names = [[each] if each else known for each, known in zip(columns, (WORDS, TAGS), strict=True)]
@@ -119,7 +115,7 @@ def _conll(path: str, word: str, tag: str, tagged: bool) -> Iterator[tuple[int, 
     try:
         numbers = [int(word or 0), *([int(tag or -1)] if tagged else [])]
     except ValueError:
-        raise UserError(f"{path}: CoNLL columns are numbers from 0, or from -1 at the end") from None
+        raise UserError(f"{path}: expected numbers of CoNLL columns, not {word!r} and {tag!r}") from None
     sentence: list[list[str]] = []
     document, width, first, problem = None, 0, 0, None
     for line, text in enumerate(itertools.chain(text_lines(path), [""]), 1):
@@ -150,7 +146,7 @@ def words_of(row: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
     """Returns the list of strings under the first of `keys` with a value. Raises Malformed without one."""
     values = row[key := find_key(row, keys)]
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise Malformed(f"{key!r}: expected a list of strings; tags are names of classes, not their numbers")
+        raise Malformed(f"{key!r}: expected a list of strings")
     return [encodable(value) for value in values]
 
 

@@ -14,7 +14,6 @@ from etils import epy
 
 from bert_jax.convert import families
 from bert_jax.errors import UserError
-from bert_jax.io.wording import counted
 from bert_jax.models.baselines import bilstm_classifier
 from bert_jax.models.heads.structures import ClassificationHead
 from bert_jax.objectives.classification import BilstmClassification, Classification, ClassificationAndLM
@@ -106,11 +105,11 @@ class TextTask(TableTask):
     Config: ClassVar[type[TextConfig]] = TextConfig
     config: TextConfig
     rules: ClassVar[Sequence[Rule]] = (
-        ("encoder_size", lambda c: c.encoder != TRANSFORMER, "an encoder that is a BiLSTM"),
+        ("encoder_size", lambda c: c.encoder != TRANSFORMER, "an encoder other than transformer"),
         (" ".join(_OF_TRANSFORMERS), lambda c: c.encoder == TRANSFORMER, f"encoder={TRANSFORMER}"),
         ("lm_weight", lambda c: not c.distillation.teacher, "no distillation.teacher"),
         ("double_unordered", lambda c: TableTask.columns_of(c, registry.get(c.task)).text_b,
-         "a second text, data.text_b"),
+         "data.text_b"),
     )  # fmt: skip
     kind: str
     target_dtype: type = np.int32
@@ -126,15 +125,10 @@ class TextTask(TableTask):
         self.numbers = {name: number for number, name in enumerate(names)}
 
     def set_up(self) -> None:
-        c, pairs = self.config, bool(self.columns.text_b)
-        room = self.tokenizer.layout.room(c.max_seq_length, pairs)
-        largest = (room + 1) // 2 if pairs else room  # with larger strides, `split_pair` would skip tokens
-        if not 0 <= c.doc_stride <= largest:
-            raise UserError(f"doc_stride={c.doc_stride}: expected 0 (long texts are truncated) to {largest}")
         if self.config.encoder == BILSTM_ATTENTION:
             self.require("text_b")
         if self.config.lm_weight and not self.model_config.causal:
-            raise UserError(f"lm_weight={self.config.lm_weight:g}: expected 0, or --config.model.causal=true")
+            raise UserError(f"lm_weight={self.config.lm_weight:g} needs --config.model.causal=true")
 
     @property
     def classifier(self) -> ClassificationHead:
@@ -214,7 +208,7 @@ class TextClassification(TextTask):
     title = "classification"
     kind = "classification"
     problem_type = "single_label_classification"
-    rules = (("positive_label", _has_own_f1, "f1 among the metrics, and a task without labels of its own"),)
+    rules = (("positive_label", _has_own_f1, "the metric f1 and labels from the training file"),)
 
     def read_training(self, path: str) -> Examples:
         self.labels = self.spec.labels or ()
@@ -281,8 +275,6 @@ class TextClassification(TextTask):
             for name in self.metrics
             if name in self.scorers
         }
-        if missing := [name for name in self.metrics if name not in scores]:
-            raise UserError(f"metrics={missing[0]}: {predictions.examples.path} has no row of this language")
         return {name: scores[name] for name in self.metrics}
 
     def describe(self, examples: Examples, rows: EncodedRows) -> str:
@@ -327,8 +319,10 @@ def parse_class_weights(text: str, labels: Sequence[str], targets: Sequence[int]
     except ValueError:
         weights, valid = {}, False
     if not valid or len(weights) < len(parts) or not weights.keys() <= {*labels}:
-        known = ", ".join(labels)
-        raise UserError(f"class_weights={text}: expected balanced, or LABEL=WEIGHT above 0, of {known}")
+        raise UserError(
+            f"class_weights={text}: expected balanced, or LABEL=WEIGHT with weights above 0 and labels "
+            f"{', '.join(labels)}"
+        )
     return tuple(weights.get(label, 1.0) for label in labels)
 
 
@@ -397,9 +391,7 @@ class MultiLabel(TextTask):
         examples = super().read_training(path)
         self.labels = tuple(sorted({label for labels in examples.labels for label in labels}))
         if not self.labels:
-            raise UserError(
-                f"{path}: none of the {counted(len(examples), 'row')} has a label; check data.label"
-            )
+            raise UserError(f"{path}: no row has a label in data.label={self.columns.label}")
         return examples
 
     def parse_label(self, text: str) -> tuple[str, ...]:

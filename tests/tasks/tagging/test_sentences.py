@@ -63,7 +63,7 @@ def test_json(tmp_path):
         ("f.conll", "a sentence here\nand another one here\n", ":1: line 2 has 4 columns"),
         ("f.jsonl", '{"words": ["a"], "tags": []}', ":1: 1 word and 0 tags"),
         ("f.jsonl", '{"words": ["a"], "tags": [1]}', ":1: 'tags': expected a list of strings"),
-        ("f.csv", "a,O", "expected a name that ends in"),
+        ("f.csv", "a,O", ", format=auto: expected a name ending in"),
     ],
 )
 def test_mistakes_name_the_file_and_the_line(tmp_path, name, content, message):
