@@ -32,9 +32,9 @@ def attention_maps(model: Model, text: str, text_b: str | None = None) -> Attent
     texts = [text if text_b is None else (text, text_b)]
     (row,) = text_rows(tokenizer, texts, limit, special=tuple(tokenizer.special_tokens.values()))
     if row.cut:
-        raise UserError(f"the text has more tokens than the {limit} positions of the model; shorten it")
+        raise UserError(f"the text has more tokens than the {limit} positions of the model")
     if model.config.position == "disentangled":
-        raise UserError(f"{model.source}: there are no attention maps of position=disentangled")
+        raise UserError(f"{model.source}: attention maps do not support position=disentangled")
     compute = functools.partial(attention_weights, types=tokenizer.layout.types)
     config = model.config.replace(dtype="float32", attention="xla", remat="none")
     engine = Engine(model, config, ("encoder",), compute, max_seq_length=len(row.token_ids))

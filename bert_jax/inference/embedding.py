@@ -113,24 +113,18 @@ class Embedder:
         source, layers, last = model.source or "the model", self.layers, self.config.num_hidden_layers
         numbers = tuple(layer % (last + 1) for layer in layers)
         if not layers or len(set(numbers)) < len(numbers) or not all(-last - 1 <= x <= last for x in layers):
-            raise UserError(
-                f"--layers={','.join(map(str, layers))}: expected different layers of {source}, from 0 (the "
-                f"embeddings) to {last}, or from -1 (the last) to -{last}"
-            )
+            given = ",".join(map(str, layers))
+            raise UserError(f"--layers={given}: expected different layers from {-last - 1} to {last}")
         has_pooler = numbers == (last,) and "pooler/dense/kernel" in model.params
         if self.pooling not in POOLINGS or (self.pooling == "pooler" and not has_pooler):
             raise UserError(
-                f"--pooling={self.pooling}: expected one of {', '.join(POOLINGS)}; pooler needs the pooler "
-                f"and the last layer of {source}"
+                f"--pooling={self.pooling}: expected one of {', '.join(POOLINGS)}; pooler needs the last "
+                f"layer and a model with a pooler"
             )
         check_reads_cls(f"--pooling={self.pooling}", self.pooling, self.config, source)
-        if self.pooling == "none" and self.normalize:
-            raise UserError("--normalize scales one vector per text: expected another --pooling")
         limit = self.config.max_seq_length
         if not 4 <= self.max_seq_length <= limit:
-            raise UserError(
-                f"--max_seq_length={self.max_seq_length}: expected 4 to {limit}, the positions of {source}"
-            )
+            raise UserError(f"--max_seq_length={self.max_seq_length}: expected 4 to {limit} for {source}")
         return numbers
 
     @property
@@ -203,9 +197,7 @@ class Embedder:
 def check_reads_cls(given: str, pooling: str, config: EncoderConfig, source: str) -> None:
     """Raises UserError for a pooling that reads [CLS] if [CLS] cannot attend to other tokens."""
     if config.causal and pooling in ("cls", "pooler"):
-        raise UserError(
-            f"{given}: {source} attends left to right, so [CLS] is the same for every text; use mean"
-        )
+        raise UserError(f"{given} needs bidirectional attention; {source} is causal")
 
 
 def pool(
@@ -280,7 +272,7 @@ def features(
 def check_output(path: str, pooling: str, overwrite: bool) -> None:
     """Raises UserError early if the output cannot be written; see `io.checks`."""
     if files.suffix(path) == ".npy" and pooling == "none":
-        raise UserError(f"--output={path}: --pooling=none needs .jsonl or .safetensors")
+        raise UserError(f"--output={path}: expected .jsonl or .safetensors with --pooling=none")
     checks.check_output_file(path, FORMATS, overwrite=overwrite)
 
 

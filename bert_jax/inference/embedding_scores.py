@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.inference.embedding import Embedder
 from bert_jax.inference.search import Reranker, Result, nearest
 from bert_jax.inference.text_files import Document, read_documents
-from bert_jax.io import files
+from bert_jax.io import comma_lists
 from bert_jax.tasks import metrics, table
 from bert_jax.tasks.table import Columns, Examples
 
@@ -29,11 +29,10 @@ def read_similarity(path: str, columns: str, log: Callable[[str], None]) -> Exam
         columns: the columns of both texts and of the score; "" for the columns of STS-B.
         log: called with a warning if malformed rows are skipped.
     """
-    names = [name.strip() for name in (columns or table.STSB).split(",")]
-    if len(names) != 3 or not all(names):
+    names = comma_lists.names(columns or table.STSB)
+    if len(names) != 3:
         raise UserError(f"--columns={columns}: expected TEXT,TEXT,SCORE")
-    first, second, score = names
-    of_file = Columns(first, second, score, quotes=bool(columns))
+    of_file = Columns(names[0], names[1], names[2], quotes=bool(columns))
     examples = table.read_examples(path, of_file, parse_label=table.parse_number)
     examples.warn(log)
     return examples
@@ -71,32 +70,22 @@ def read_retrieval(directory: str, split: str) -> Judged:
         split: the name of the relevance judgments.
 
     Raises:
-        UserError: a file is missing or malformed, an id is not unique, or the judgments match no texts.
+        UserError: a file is missing or malformed, or the judgments match no texts.
     """
     path = os.path.join(directory, "qrels", f"{split}.tsv")
-    if not files.is_file(path):
-        raise UserError(
-            f"--retrieval={directory}: expected corpus.jsonl, queries.jsonl and qrels/{split}.tsv in it"
-        )
     gains: dict[str, dict[str, int]] = {}
-    rows = table.read_examples(path, Columns(QRELS[0], QRELS[1], QRELS[2]), parse_label=int)
+    rows = table.read_examples(path, Columns(*QRELS), parse_label=int)
     rows.check(0)
     for query, document, gain in zip(rows.texts_a, rows.texts_b, rows.labels, strict=True):
         if gain > 0:
             gains.setdefault(query, {})[document] = gain
-    documents = _read_distinct(os.path.join(directory, "corpus.jsonl"))
-    queries = _read_distinct(os.path.join(directory, "queries.jsonl"))
+    documents, queries = (
+        {each.id: each for each in read_documents(os.path.join(directory, f"{name}.jsonl"), "--retrieval")}
+        for name in ("corpus", "queries")
+    )
     if not gains.keys() <= queries.keys() or not any(each.keys() & documents for each in gains.values()):
-        raise UserError(f"{path}: expected queries of queries.jsonl, and documents of corpus.jsonl")
+        raise UserError(f"{path}: expected ids of queries.jsonl and corpus.jsonl")
     return Judged(gains, {query.id: query.text for query in queries.values()}, [*documents.values()])
-
-
-def _read_distinct(path: str) -> dict[str, Document]:
-    by_id: dict[str, Document] = {}
-    for document in read_documents(path, flag="--retrieval"):
-        if by_id.setdefault(document.id, document) is not document:
-            raise UserError(f"{path}: two texts have the id {document.id!r}; give each a different _id")
-    return by_id
 
 
 def retrieval(embedder: Embedder, judged: Judged, reranker: Reranker | None = None) -> dict[str, float]:

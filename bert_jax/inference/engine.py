@@ -84,7 +84,7 @@ def _powers(first: int, factor: int, last: int) -> list[int]:
 def tokenizer_of(model: Model) -> Tokenizer:
     """Returns the tokenizer of a model. Raises UserError if the model has none."""
     if model.tokenizer is None:
-        raise UserError(f"{model.source or 'the model'} has no vocabulary: copy its vocab.txt there")
+        raise UserError(f"{model.source or 'the model'} has no vocabulary; expected a vocab.txt there")
     return model.tokenizer
 
 
@@ -96,8 +96,7 @@ def masked_lm_of(model: Model) -> Model | None:
 def with_masked_lm(model: Model) -> Model:
     """The same as `masked_lm_of`, but raises UserError if there is no masked LM head."""
     if (masked_lm := masked_lm_of(model)) is None:
-        source = (model.generator or model).source
-        raise UserError(f"{source} has no masked LM head: expected a pre-trained checkpoint with its heads")
+        raise UserError(f"{(model.generator or model).source} has no masked LM head")
     return masked_lm
 
 
@@ -165,13 +164,10 @@ def _beginnings(
 def _pair(item: Any, number: int) -> tuple[str, str | None]:
     if isinstance(item, str):
         return item, None
-    if (
-        isinstance(item, tuple | list | np.ndarray)
-        and len(item) == 2
-        and all(isinstance(x, str) for x in item)
-    ):
+    is_pair = isinstance(item, tuple | list | np.ndarray) and len(item) == 2
+    if is_pair and all(isinstance(x, str) for x in item):
         return item[0], item[1]
-    raise UserError(f"text {number} is {item!r:.60}: expected a str, or a pair (first, second) of them")
+    raise UserError(f"text {number} is {item!r:.60}: expected a str, or a pair of str")
 
 
 class Engine:

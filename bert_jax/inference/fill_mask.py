@@ -101,9 +101,7 @@ class MaskFiller:
             model = convert.load(model, log=log)
         model = with_masked_lm(model)
         if model.config.causal:
-            raise UserError(
-                f"{model.source} is a causal model, which cannot fill masks; expected a masked LM"
-            )
+            raise UserError(f"{model.source} is a causal model, which cannot fill masks")
         self.tokenizer = tokenizer_of(model)
         self.mask = self.tokenizer.special_tokens["mask"]
         self._limit = model.config.max_seq_length
@@ -126,10 +124,8 @@ class MaskFiller:
         rows = list(text_rows(self.tokenizer, texts, self._limit, special=(self.mask,)))
         for text, row in zip(texts, rows, strict=True):
             if not isinstance(text, str) or self.mask not in text or row.cut:
-                raise UserError(
-                    f"{text!r:.60}: expected a text with {self.mask} for each word to fill in, and at "
-                    f"most {self._limit} tokens"
-                )
+                limit = f"{self._limit} tokens"
+                raise UserError(f"{text!r:.60}: expected a text with {self.mask} and at most {limit}")
         candidates: dict[int, list[list[Candidate]]] = {}
         for numbers, outputs in self._engine.outputs(rows, total=len(rows), arrays=self._positions):
             for i, output in zip(numbers, outputs, strict=True):

@@ -71,7 +71,7 @@ def held_out(
 
     Raises:
         UserError: the checkpoint or the records cannot be read, or do not match; the model has no masked LM
-            head; there is no such split; or a value is out of range.
+            head; or there is no such split.
     """
     masks = dataclasses.replace(_MASKING, replace=replace)
     data_dir = cache.localize(records_dir, log)
@@ -82,8 +82,6 @@ def held_out(
     model = with_masked_lm(convert.load(checkpoint, log=log))
     mesh = sharding.make_mesh()
     config = placement.config_for(model.config.for_inference(platform.target(), dtype), mesh)
-    if config.causal and masks != _MASKING:
-        raise UserError(f"replace={replace}: {model.source} predicts the next token and has no masks")
     log(f"evaluating {model.source}")
     kernel_check.ensure(config, log)
     dataset = _open(data_dir, split, model)
@@ -141,10 +139,8 @@ def _open(data_dir: str, split: str, model: convert.Model) -> Dataset:
     theirs = records.tokenizer_of(dataset)
     records.check_vocabulary("checkpoint", model.source, tokenizer, theirs)
     if dataset.max_seq_length > model.config.max_seq_length:
-        raise UserError(
-            f"the rows of {data_dir} have {dataset.max_seq_length} tokens and {model.source} "
-            f"{model.config.max_seq_length} positions; make records with shorter rows"
-        )
+        limit = f"the {model.config.max_seq_length} positions of {model.source}"
+        raise UserError(f"{data_dir}: the rows have {dataset.max_seq_length} tokens, more than {limit}")
     return dataset
 
 

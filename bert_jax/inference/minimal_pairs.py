@@ -93,7 +93,7 @@ class SentenceScorer:
             for number, row in enumerate(text_rows(self._tokenizer, chunk, self._limit), begin):
                 if row.cut or self._inner(row).size == 0:
                     raise UserError(
-                        f"{sentences[number]!r:.60}: expected a sentence of 1 to {self._limit - 2} tokens"
+                        f"sentence {sentences[number]!r:.60}: expected 1 to {self._limit - 2} tokens"
                     )
                 predictions += self._predictions(number, row)
             outputs = self.engine.outputs(predictions, total=len(predictions), arrays=_arrays)
@@ -173,7 +173,7 @@ def read(path: str) -> list[Pair]:
     """Reads pairs from a BLiMP file: JSON lines with `UID`, `sentence_good` and `sentence_bad`.
 
     Raises:
-        UserError: the file is missing or empty, or a line is malformed.
+        UserError: the file is missing, or a line is malformed.
     """
     pairs = []
     for number, row in table.records(path, "jsonl"):
@@ -181,8 +181,6 @@ def read(path: str) -> list[Pair]:
         if not all(isinstance(value, str) and value.strip() for value in values) or values[0] == ALL:
             raise UserError(f"{path}:{number}: expected an object with text in {', '.join(FIELDS)}")
         pairs.append(Pair(*values))
-    if not pairs:
-        raise UserError(f"{path}: no pairs in it; expected JSON lines as BLiMP's")
     return pairs
 
 

@@ -18,7 +18,7 @@ from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.convert.formats import work_directory
 from bert_jax.errors import UserError, reading
 from bert_jax.inference import engine
-from bert_jax.io import checks, comma_lists, files, progress
+from bert_jax.io import comma_lists, files, progress
 from bert_jax.io.wording import alternatives
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
@@ -107,7 +107,7 @@ class Predictor:
         elif which == BEST:
             source = _of_model(loaded, columns, may_lack_answers="null_score_diff_threshold" in overrides)
         else:
-            raise UserError(f"--step={which}: {loaded.source} is not a run of finetune; omit --step")
+            raise UserError(f"--step={which}: {loaded.source} is not a finetune run; omit --step")
         recorded, spec = source.config, source.spec
         for name, value in overrides.items():
             fields.override(recorded, name, value)
@@ -139,10 +139,7 @@ class Predictor:
             abstract = sharding.abstract_replicated(shapes, self._mesh)
             params, report = checkpoint.load_params(source.name, abstract, log=log)
             self.source, found = report.source, flatten(params)
-        names = parameter_shapes(shapes)
-        if missing := [name for name in names if name not in found]:
-            raise UserError(f"{self.source} lacks {missing[0]}: it is not a checkpoint of this task")
-        params = {name: found[name] for name in names}
+        params = {name: found[name] for name in parameter_shapes(shapes)}
         dtype = self.task.model_config.execution.dtype
         return nest(placement.place(params, layer_axes(shapes), self._mesh, dtype))
 
@@ -155,7 +152,6 @@ class Predictor:
         if not (self._finds_columns and isinstance(self.task, TableTask)):
             return
         part = table.parts(path)[0]
-        checks.check_input(part, "rows")
         kind = table.detect_format({**table.FORMATS, ".txt": table.LINES}, part, file_format)
         rows = () if kind == table.LINES else table.records(part, kind)
         names = next((row for _, row in rows if not isinstance(row, Malformed)), {}).keys()
@@ -276,10 +272,7 @@ def _load_unless_run(path: files.PathLike, log: Callable[[str], None]) -> conver
         if command == "finetune":
             return None
         if command != work_directory.COMMAND:
-            raise UserError(
-                f"{os.fspath(path)} is a work directory of {command}, expected one of finetune: give it to "
-                "`finetune --config.init_from`, or to --model of fill-mask, embed or evaluate"
-            )
+            raise UserError(f"{os.fspath(path)} is a work directory of {command}; expected one of finetune")
     return convert.load(path, log=log)
 
 
@@ -298,10 +291,8 @@ def _of_model(model: convert.Model, columns: Mapping[str, str], may_lack_answers
         UserError: the model has no fine-tuned head, or no task supports its outputs.
     """
     if model.head not in HEADS:
-        raise UserError(
-            f"{model.source}: its head is {model.head}; expected a fine-tuned one, {alternatives(HEADS)}: "
-            "give it to `finetune --config.init_from`"
-        )
+        expected = f"a fine-tuned model with the head {alternatives(HEADS)}"
+        raise UserError(f"{model.source}: expected {expected}, not {model.head}")
     task, activation, longest = HEADS[model.head], "Identity", model.config.max_seq_length
     if task == "classification":
         task = _PROBLEMS.get(model.problem_type, "regression" if model.classes == 1 else task)
@@ -310,10 +301,8 @@ def _of_model(model: convert.Model, columns: Mapping[str, str], may_lack_answers
         default = "Identity" if model.problem_type == "regression" else "Sigmoid"
         activation = model.scores.activation.split(".")[-1] or default
         if model.classes != 1 or activation not in _ACTIVATIONS:
-            raise UserError(
-                f"{model.source}: its outputs are {model.classes} numbers with the activation {activation}; "
-                f"expected one number with {alternatives(_ACTIVATIONS)}"
-            )
+            expected = f"1 output with the activation {alternatives(_ACTIVATIONS)}"
+            raise UserError(f"{model.source}: expected {expected}, not {model.classes} with {activation}")
     config = fields.default_config(task="squad2" if task == "squad" and may_lack_answers else task)
     config.model, config.max_seq_length = model.config.to_dict(), min(longest, _LONGEST)
     data = {"text_a": "text", "label": "label"} if task not in ("squad", "tagging") else {}
@@ -326,7 +315,7 @@ def _of_model(model: convert.Model, columns: Mapping[str, str], may_lack_answers
     elif task == "multiplechoice":
         labels = list(map(str, range(len(comma_lists.names(columns.get("choices", ""))))))
         if len(labels) < 2:
-            raise UserError(f"{model.source}: give --choices=COLUMN,COLUMN, with 2 choices or more")
+            raise UserError(f"{model.source} needs --choices=COLUMN,COLUMN with two or more columns")
     elif task != "regression":
         labels = model.labels or [f"LABEL_{number}" for number in range(model.classes)]
     spec = registry.get(config.task)
@@ -352,7 +341,7 @@ def step_directory(directory: str, which: str) -> str:
         path = os.path.join(directory, folder, which)
         if which.isdecimal() and files.exists(path):
             return path
-    raise UserError(f"--step={which}: {directory} has no such step; expected best, last or its number")
+    raise UserError(f"--step={which}: {directory} has no such step; expected best, last or a number")
 
 
 def answer_lines(model: Predictor, reader: LineReader, source: Any, out: IO[bytes]) -> tuple[int, int]:

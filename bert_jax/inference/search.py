@@ -21,7 +21,7 @@ from bert_jax.inference.embedding import Embedder, write_npy
 from bert_jax.inference.predictor import Predictor
 from bert_jax.inference.text_files import Document
 from bert_jax.io import atomic, files, json_files
-from bert_jax.io.wording import counted
+from bert_jax.io.wording import alternatives, counted
 from bert_jax.tasks.predictions import TablePredictions
 from bert_jax.tasks.table import Examples
 
@@ -29,14 +29,14 @@ INDEX, VECTORS, TEXTS = "index.json", "vectors.npy", "texts.jsonl"
 ANEW = "rebuild the index with --corpus and --overwrite"
 CANDIDATES = 100  # default number of documents per query to rerank
 
+_VERSION = 2
 _SCHEMA = {
-    "version": int,
+    "version": range(_VERSION, _VERSION + 1),
     "checkpoint": str,
     "corpus": str,
     "digests": {str: int},
     "model": dict,
 }
-_VERSION = 2
 _SCORES = 1 << 26  # approximate number of inner products in memory at a time
 _PART = 1 << 26  # bytes of texts in memory at a time
 _ANCHORS = 512  # anchors searched at a time
@@ -120,11 +120,7 @@ class Index:
     def __init__(self, directory: str):
         self.directory = directory
         path = os.path.join(directory, INDEX)
-        content = json_files.read(path)
-        if content.get("version") != _VERSION:
-            raise UserError(f"{path}: not of this version; {ANEW}")
-        json_files.check(content, _SCHEMA, path)
-        self.settings = content
+        self.settings = json_files.read(path, _SCHEMA)
         self.vectors = self._read(VECTORS, functools.partial(np.load, mmap_mode="r"))
         self._texts = self._read(TEXTS, functools.partial(np.memmap, mode="r"))
         parts = range(0, len(self._texts), _PART)
@@ -138,7 +134,7 @@ class Index:
                 return read(path)
         except (OSError, UserError, KeyError):
             pass
-        raise UserError(f"{path}: missing or damaged; {ANEW}")
+        raise UserError(f"{path} is missing or damaged; {ANEW}")
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -190,7 +186,7 @@ def make(
     documents = iter(documents)
     first = next(documents, None)  # an unreadable corpus raises before any file is written
     if first is None:
-        raise UserError(f"{corpus} has no documents; expected one text per line, or a table")
+        raise UserError(f"{corpus} has no documents")
     began = time.monotonic()
     paths = {name: os.path.join(directory, name) for name in (VECTORS, TEXTS, INDEX)}
 
@@ -242,17 +238,15 @@ class Reranker:
         task = model.task
         if not task.scores_pairs or not task.line_names()["text_b"]:
             raise UserError(
-                f"--rerank={model.source}: a run of {task.title}; expected reranking, late interaction, or a "
-                "regression or classification with two labels on pairs of texts"
+                f"--rerank={model.source}: expected reranking, late interaction, or regression or "
+                f"classification with two labels on pairs, not {task.title}"
             )
         if task.labels:
             are_integers = all(re.fullmatch(r"-?\d+", each) for each in task.labels)
             relevant = max(task.labels, key=int) if are_integers else task.spec.relevant
             if relevant not in task.labels:
-                raise UserError(
-                    f"--rerank={model.source}: its labels are {' and '.join(task.labels)}; expected the "
-                    "labels 0 and 1, of which 1 is that of relevant documents"
-                )
+                given = alternatives(task.labels)
+                raise UserError(f"--rerank={model.source}: expected labels 0 and 1 (relevant), not {given}")
             log(f"--rerank={model.source}: the score is the probability of {relevant!r}")
             self._output = task.labels.index(relevant)
 

@@ -32,7 +32,7 @@ class Document:
 def check(path: str, flag: str) -> None:
     """Raises UserError unless `path`, the value of `flag`, has texts or is "-" for standard input."""
     if path != "-" and not path.startswith(hub.DATA) and not files.is_file(path):
-        raise UserError(f"{flag}={path}: no such file; expected one text per line, or a table")
+        raise UserError(f"{flag}={path}: no such file")
 
 
 def is_table(path: str) -> bool:
@@ -45,14 +45,14 @@ def _rows(path: str, *columns: str) -> Iterator[tuple[Mapping[str, Any], list[st
     """Yields the rows of a table and their texts in some columns; "" finds a column by its usual names."""
     for part in table.parts(path) if path.startswith(hub.DATA) else [path]:
         for number, row in table.records(part, table.detect_format(table.FORMATS, part)):
-            if isinstance(row, table.Malformed):
-                raise UserError(f"{part}:{number}: {row}")
-            columns = tuple(column or inferred.text_column(row) for column in columns)
-            for column in columns:
-                if not isinstance(row.get(column), str):
-                    has = ", ".join(row) or "no columns"
-                    raise UserError(f"{part}:{number}: expected text in the column {column!r}, it has {has}")
-            yield row, [table.encodable(row[column]) for column in columns]
+            try:
+                if isinstance(row, table.Malformed):
+                    raise row
+                columns = tuple(column or inferred.text_column(row) for column in columns)
+                keys = (table.find_key(row, [column]) for column in columns)
+                yield row, [table.json_text(row[key], "text", key) for key in keys]
+            except table.Malformed as error:
+                raise UserError(f"{part}:{number}: {error}") from None
 
 
 def read_documents(path: str, flag: str = "--corpus") -> Iterator[Document]:
