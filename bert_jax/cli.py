@@ -52,10 +52,7 @@ COMMANDS = (
 _TRAINING = ("demo", "pretrain", "finetune", "sweep", "bench")
 
 _HELP = ("--help", "-help", "-h", "-?")
-_OUT_OF_MEMORY = (
-    "out of device memory ({}); try --config.accumulate_steps=0, which divides batches until they fit, a "
-    "smaller --config.batch_size, or --config.model.remat=full"
-)
+_OUT_OF_MEMORY = "out of device memory ({}); --config.accumulate_steps=0 divides batches until they fit"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,7 +5,7 @@ import errno
 import importlib.util
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from etils import epy
@@ -58,12 +58,11 @@ class Terminated(BaseException):
     """SIGTERM stopped a command that cannot be resumed; no partial output is left. Exit code 143."""
 
 
-def check_values(rules: Iterable[tuple[str, Any, bool, str]]) -> None:
-    """Raises a UserError for the first invalid flag of (flag, value, is valid, what is expected)."""
-    for name, value, is_valid, expected in rules:
-        if not is_valid:
-            value = str(value).lower() if isinstance(value, bool) else value
-            raise UserError(f"--{name}={value}: expected {expected}")
+def check_flag(name: str, value: Any, is_valid: Any, expected: str) -> None:
+    """Raises a UserError that says what a flag is expected to be, unless its value is valid."""
+    if not is_valid:
+        value = str(value).lower() if isinstance(value, bool) else value
+        raise UserError(f"--{name}={value}: expected {expected}")
 
 
 def file_error(message: str, error: OSError) -> UserError | StorageError:

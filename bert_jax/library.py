@@ -261,8 +261,7 @@ def finetune(
         text_a, text_b, label = (
             fields.get(name, fields.get(f"data.{name}", "")) for name in ("text_a", "text_b", "label")
         )
-        if not (source := paths.get("data.train") or fields.get("data.train")):
-            raise UserError("finetune needs train, the rows or their path, or config")
+        source = paths.get("data.train") or fields.get("data.train", "")
         found = inferred.infer(source, list(filter(None, (text_a, text_b))), label)
         log(str(found))
         config, fields = found.config, {**found.fields, **fields}

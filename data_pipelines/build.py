@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import bert_jax
 from bert_jax import hub, tokenization
 from bert_jax.data import google, manifests, packed
-from bert_jax.errors import Preempted, UserError
+from bert_jax.errors import Preempted, UserError, check_flag
 from bert_jax.io import atomic, files, json_files
 from bert_jax.io.progress import Progress
 from bert_jax.io.wording import counted
@@ -66,8 +66,8 @@ def build(
     progress = progress or Progress()
     try:
         paths = readers.list_inputs(options.input, options.output)
-        if readers.identity(options.vocab) in map(readers.identity, paths):
-            raise UserError(f"--input: expected text, but {options.vocab} is the --vocab")
+        is_separate = readers.identity(options.vocab) not in map(readers.identity, paths)
+        check_flag("vocab", options.vocab, is_separate, "a file that --input does not match")
         format = readers.resolve_format(paths, options.input_format, options.text_field)
         options = dataclasses.replace(options, input_format=format)
         pool = pools.LocalPool(workers)
@@ -141,8 +141,8 @@ class _Build:
         documents = sum(result["documents"] for result in tokenized)
         if not documents:
             raise readers.no_text(self.paths, self.options.input_format)
-        if documents == 1 and self.settings["nsp"] == "next":
-            raise UserError("--nsp=next needs two or more documents (in text, blank lines separate them)")
+        nsp = self.settings["nsp"]
+        check_flag("nsp", nsp, documents > 1 or nsp != "next", "none, since the text is only one document")
         results = iter(tokenized)
         by_language = [list(itertools.islice(results, len(of_language))) for of_language in groups]
         return self._finish(tokenized, self._make_shards(self._make_rows(by_language)))

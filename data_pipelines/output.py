@@ -20,7 +20,6 @@ from data_pipelines.settings import difference
 UNFINISHED = "unfinished"  # the folder in the output directory from which an interrupted build resumes
 SETTINGS = "settings.json"  # in that folder
 _LOCK = "lock"  # in that folder
-_OLD_REPORT = "cleaning.json"  # of earlier versions; the manifest has it now
 _FORM = "form 7"  # the format of the unfinished work; it changes with the files there
 
 
@@ -145,7 +144,7 @@ def _discard(directory: str) -> None:
 def _is_of_records(name: str) -> bool:
     kinds = [kind.file for kind in tokenization.KINDS.values()]
     return name.endswith((".tfrecord", f".tfrecord{tfrecord.INDEX_SUFFIX}")) or name in (
-        manifests.FILE, _OLD_REPORT, *kinds,
+        manifests.FILE, *kinds,
     )  # fmt: skip
 
 

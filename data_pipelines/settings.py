@@ -10,7 +10,7 @@ from typing import Any
 
 from bert_jax import tokenization
 from bert_jax.data import google, manifests, packed
-from bert_jax.errors import check_values
+from bert_jax.errors import check_flag
 from bert_jax.io import progress
 from bert_jax.tokenization import templates, wordpiece
 from data_pipelines import cleaning, languages, readers, sentences
@@ -156,11 +156,8 @@ class Options(CorpusOptions):
             tokenizer = google_text.GoogleWordPieceTokenizer(tokenizer.path, *options)
         stated, least = tokenizer.default_template, pairs.shortest(tokenizer.template)
         is_stated = not tokenizer.states_template or template in (None, stated)
-        rules = [
-            ("template", self.template, is_stated, f"{stated.pair!r}, as in {tokenizer.path}"),
-            ("max_seq_length", self.max_seq_length, self.max_seq_length >= least, f"at least {least}"),
-        ]
-        check_values(rules)
+        check_flag("template", self.template, is_stated, f"{stated.pair!r}, as in {tokenizer.path}")
+        check_flag("max_seq_length", self.max_seq_length, self.max_seq_length >= least, f"at least {least}")
         return tokenizer
 
     def sentence_languages(
@@ -179,10 +176,8 @@ class Options(CorpusOptions):
             UserError: the flag is given, and there is nothing to split.
         """
         if readers.presplit(paths, self.input_format):
-            expected = f"no such flag with --input_format={self.input_format}, whose lines are sentences"
-            check_values(
-                [("sentence_language", self.sentence_language, not self.sentence_language, expected)]
-            )
+            language, expected = self.sentence_language, f"no value with --input_format={self.input_format}"
+            check_flag("sentence_language", language, not language, expected)
             return ["en"] * max(1, len(divided))
         common = next((c for c in (self.sentence_language, self.language) if c in sentences.LANGUAGES), "")
         codes = [languages.rules_of(one.name) for one in divided] or [""]
@@ -213,16 +208,21 @@ class Options(CorpusOptions):
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         others = _GOOGLE_ONLY if self.schema == packed.SCHEMA else ("nsp", *_SINGLE_SEGMENTS)
         rules += [
-            (name, getattr(self, name) == defaults[name], f"no such flag with --schema={self.schema}")
+            (name, getattr(self, name) == defaults[name], f"no value with --schema={self.schema}")
             for name in others
         ]
         if chosen := [name for name in _SINGLE_SEGMENTS if getattr(self, name)]:
             rules += [
                 (chosen[0], len(chosen) == 1, f"no --{chosen[-1]} as well"),
                 (chosen[0], self.nsp == "none", "--nsp=none as well"),
-                ("short_seq_prob", self.short_seq_prob == Options.short_seq_prob, f"none with --{chosen[0]}"),
+                (
+                    "short_seq_prob",
+                    self.short_seq_prob == Options.short_seq_prob,
+                    f"no value with --{chosen[0]}",
+                ),
             ]
-        check_values((name, getattr(self, name), valid, expected) for name, valid, expected in rules)
+        for name, valid, expected in rules:
+            check_flag(name, getattr(self, name), valid, expected)
         self.cleaning_settings()
 
 

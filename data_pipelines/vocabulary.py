@@ -24,7 +24,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from bert_jax import tokenization
-from bert_jax.errors import UserError, check_values
+from bert_jax.errors import UserError, check_flag
 from bert_jax.io import atomic, checks
 from bert_jax.io.progress import Progress
 from bert_jax.tokenization import Tokenizer, byte_bpe, interface, normalization, sentence_piece, templates
@@ -61,7 +61,6 @@ class Options(CorpusOptions):
         None, "Lower-case the text and strip accents. Default: true, except for BPE and DeBERTa."
     )
     seed: int = 12345  # of the sample
-    sample_bytes: int = 0  # of text to learn from; 0: 200 MB, or 30 MB for SentencePiece
     sampling_exponent: float = flag(
         1.0,
         "Exponent for several languages, one per --input, which are sampled in proportion to size^exponent; "
@@ -177,7 +176,7 @@ def _alphabet(counts: collections.Counter[str], character_coverage: float, room:
         covered += number
     is_covered = covered >= min(character_coverage, LEAST_COVERAGE) * total
     share = covered / max(1, total)
-    check_values([("size", size, is_covered, f"a larger size; it covers {share:.2%} of the characters")])
+    check_flag("size", size, is_covered, f"a larger size; it covers {share:.2%} of the characters")
     return sorted(alphabet)
 
 
@@ -471,7 +470,7 @@ def train(options: Options, progress: Progress | None = None) -> Trained:
     _check(options)
     trainer = TRAINERS[options.kind]
     progress = progress or Progress(io.StringIO())
-    parts = sample(options, options.sample_bytes or trainer.sample_bytes, progress)
+    parts = sample(options, trainer.sample_bytes, progress)
     progress.start("normalizing", int(sum(part.bytes * part.times for part in parts)), "MB", 1e-6)
     content = trainer.learn(_documents(parts, progress), options, progress)
     progress.start("measuring")
@@ -503,15 +502,16 @@ def _check(options: Options) -> None:
         ("character_coverage", LEAST_COVERAGE <= options.character_coverage <= 1, f"{LEAST_COVERAGE} to 1"),
         ("min_frequency", options.min_frequency >= 1, "at least 1"),
         ("sampling_exponent", 0 < options.sampling_exponent <= 1, "over 0, and at most 1"),
-        ("lower_case", cases, "no such flag with --kind=bpe or --normalizer=deberta, which keep the case"),
+        ("lower_case", cases, "no value with --kind=bpe or --normalizer=deberta, which keep the case"),
         ("output", options.output.endswith(ending), f"a file name that ends in {ending}"),
     ]
     defaults = {field.name: field.default for field in dataclasses.fields(options)}
     rules += [
-        (name, getattr(options, name) == defaults[name], f"no such flag with --kind={options.kind}")
+        (name, getattr(options, name) == defaults[name], f"no value with --kind={options.kind}")
         for name in TRAINERS[options.kind].unused
     ]
-    check_values((name, getattr(options, name), valid, expected) for name, valid, expected in rules)
+    for name, valid, expected in rules:
+        check_flag(name, getattr(options, name), valid, expected)
     checks.check_output_file(options.output, overwrite=options.overwrite)
 
 

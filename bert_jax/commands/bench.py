@@ -18,7 +18,7 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.commands import shared
-from bert_jax.errors import UserError
+from bert_jax.errors import check_flag
 from bert_jax.io import progress
 from bert_jax.io.wording import counted
 from bert_jax.settings import config_flag
@@ -55,8 +55,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     if flags.batch_size is not None:
         flags.config.batch_size, flags.config.batch_ramp = flags.batch_size, ""
     config = shared.pretraining_config(flags, flags.config)
-    if not config.accumulate_steps:
-        raise UserError("--config.accumulate_steps=0: expected a number of microbatches to time, such as 1")
+    steps = config.accumulate_steps
+    check_flag("config.accumulate_steps", steps, steps, "a number of microbatches to time, such as 1")
     dtype = dispatch.resolve_dtype(config.model.dtype, platform.target())
     config = dataclasses.replace(config, model=config.model.replace(dtype=dtype))
     dataset = None
@@ -130,7 +130,7 @@ def report(result: dict[str, Any]) -> str:
                 lines.append(f"  {rate}: {step[rate]['best']:,.4g} ({step[rate]['median']:,.4g})")
             if share := step["share_of_peak"]:
                 lines.append(
-                    f"  share of the peak of matrix products: {share['best']:.1%} ({share['median']:.1%})"
+                    f"  fraction of the peak of matmuls: {share['best']:.1%} ({share['median']:.1%})"
                 )
     if "loader" in result:
         lines.append(f"loader: {result['loader']['tokens_per_second']:,.4g} tokens_per_second")

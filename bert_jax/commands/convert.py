@@ -26,7 +26,7 @@ from etils import epy
 
 from bert_jax.commands import shared
 from bert_jax.convert.heads import PRETRAINED
-from bert_jax.errors import check_values
+from bert_jax.errors import check_flag
 from bert_jax.io import atomic, files
 from bert_jax.io.progress import log
 from bert_jax.settings.flags import Define, command_line
@@ -88,7 +88,7 @@ def define_flags(define: Define) -> None:
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     choices = (*formats.FORMATS, *EXPORTS)
-    check_values([("to", flags.to, flags.to in choices, f"one of {', '.join(choices)}")])
+    check_flag("to", flags.to, flags.to in choices, f"one of {', '.join(choices)}")
     to_huggingface = flags.to == "huggingface"
     is_export = flags.to in EXPORTS
     unused = [] if to_huggingface else ["push_to", "license"]

@@ -21,7 +21,7 @@ from typing import Any
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, check_flag
 from bert_jax.io import files
 from bert_jax.settings.flags import Define
 
@@ -77,8 +77,7 @@ def inspect(path: str, examples: int = 3, vocab: str | None = None):
     is_directory = any(map(google.is_record_file, names)) or {manifests.FILE, "unfinished"} & set(names)
     if is_directory or google.is_record_file(path):
         return inspection.inspect_records(path, vocab or "", examples)
-    if vocab:
-        raise UserError(f"--vocab={vocab}: expected records, which it decodes, not {path}")
+    check_flag("vocab", vocab, not vocab, f"records to decode, not {path}")
     if files.is_file(path) and path.endswith((".txt", ".model", ".json")):
         return inspection.inspect_vocabulary(path)
     if "checkpoints" in names or _METADATA in names:

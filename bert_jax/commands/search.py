@@ -36,7 +36,7 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.commands import shared
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, check_flag
 from bert_jax.io import checks, files
 from bert_jax.io.progress import Progress, log
 from bert_jax.io.wording import counted
@@ -89,8 +89,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
 
 def _search(flags: absl_flags.FlagValues) -> int:
     shared.check_one(flags, "query", "queries", required=False)
-    if files.is_remote(flags.index):
-        raise UserError(f"--index={flags.index}: expected a local directory")
+    check_flag("index", flags.index, not files.is_remote(flags.index), "a local directory")
     for name in ("corpus", "queries"):
         if path := flags[name].value:
             text_files.check(path, f"--{name}")

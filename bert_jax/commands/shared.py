@@ -9,7 +9,7 @@ import ml_collections
 from absl import flags as absl_flags
 from etils import epy
 
-from bert_jax.errors import UserError, check_values
+from bert_jax.errors import UserError, check_flag
 from bert_jax.io import checks, comma_lists, progress
 from bert_jax.kernels.dispatch import DTYPES
 from bert_jax.parallel import distributed
@@ -35,8 +35,9 @@ _STALL_SECONDS = 900.0  # for runs with several processes; a single process may 
 
 def at_least(flags: absl_flags.FlagValues, **least: float) -> None:
     """Raises a UserError if a flag has a value below its minimum; flags without a value are valid."""
-    values = ((name, flags[name].value, bound) for name, bound in least.items())
-    check_values((name, x, x is None or x >= bound, f"{bound} or more") for name, x, bound in values)
+    for name, bound in least.items():
+        value = flags[name].value
+        check_flag(name, value, value is None or value >= bound, f"{bound} or more")
 
 
 def check_one(flags: absl_flags.FlagValues, *names: str, required: bool = True) -> None:
@@ -49,9 +50,8 @@ def check_one(flags: absl_flags.FlagValues, *names: str, required: bool = True) 
 
 def check_given(flags: absl_flags.FlagValues, names: Iterable[str], use: str) -> None:
     """Raises a UserError if a flag is missing that `use` requires."""
-    for name in names:
-        if not flags[name].value:
-            raise UserError(f"{use} needs --{name}")
+    if missing := [name for name in names if not flags[name].value]:
+        raise UserError(f"{use} needs --{' and --'.join(missing)}")
 
 
 def check_unused(flags: absl_flags.FlagValues, names: Iterable[str], use: str) -> None:
@@ -124,7 +124,7 @@ def text_columns(flags: absl_flags.FlagValues, least: int = 0) -> dict[str, str]
     """Returns `text_a` and `text_b`, the columns that --text names, `least` or more; others have no entry."""
     names = comma_lists.names(flags.text or "")
     expected = "two columns, A,B" if least == 2 else "one column, or A,B for pairs"
-    check_values([("text", flags.text, least <= len(names) <= 2, expected)])
+    check_flag("text", flags.text, least <= len(names) <= 2, expected)
     return dict(zip(("text_a", "text_b"), names, strict=False))
 
 
@@ -167,9 +167,9 @@ def check_predictions_file(flags: absl_flags.FlagValues, task: Any) -> None:
 def input_file(flags: absl_flags.FlagValues, model: predictor.Predictor) -> str:
     """Returns the file of --input or --split, by default the run's evaluation file; else raises UserError."""
     split = flags.split or "dev"
-    if path := flags.input or model.file(split):
-        return path
-    raise UserError(f"--split={split}: the model's config has no such file; set --input=FILE")
+    path = flags.input or model.file(split)
+    check_flag("split", split, path, "a split with a file in the run's config, or --input=FILE instead")
+    return path
 
 
 def add_run(define: Define, command: str, contents: str, short: Any = None) -> None:

@@ -20,7 +20,7 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.commands import shared
-from bert_jax.errors import UserError
+from bert_jax.errors import check_flag
 from bert_jax.io import files
 from bert_jax.settings.flags import Define
 
@@ -82,8 +82,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
 
 def _named(text: str) -> tuple[str, str]:
     name, _, folder = text.partition("=")
-    if not (name and folder):
-        raise UserError(f"--data={text}: expected NAME=DIR, such as --data=glue=DIR")
+    check_flag("data", text, name and folder, "NAME=DIR, such as --data=glue=DIR")
     return name, folder
 
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bert_jax.errors import check_installed, check_values, optional_imports
+from bert_jax.errors import check_flag, optional_imports
 from bert_jax.io import comma_lists, wording
 from bert_jax.io.wording import counted
 from bert_jax.tokenization import normalization
@@ -30,7 +30,6 @@ MOST_EXAMPLES = 5
 EXAMPLE_CHARACTERS = 100
 # Increased when a step changes; records of versions before the first change have no version.
 _VERSIONS = {"unicode": 2, "length": 3}
-_PACKAGES = {"language": "py3langid", "near": "rensa"}
 # The flags of `bert-jax data` that belong to --clean, and the step of each.
 FLAG_STEPS = {"near_duplicate_threshold": "near", "language": "language"}
 _SUMS = ("documents_changed", "documents_dropped", "passages_dropped", "bytes_dropped")
@@ -101,21 +100,13 @@ def parse(clean: str, values: dict[str, Any]) -> Settings | None:
     flags = {name: value for name, value in values.items() if value is not None}
     settings = Settings(tuple(step for step in STEPS if step in names), **flags)
     threshold, language = settings.near_duplicate_threshold, settings.language
-    rules = [
-        ("clean", clean, names <= set(STEPS), f"some of {','.join(STEPS)}"),
-        *(
-            (name, x, FLAG_STEPS[name] in names, f"--clean={FLAG_STEPS[name]} as well")
-            for name, x in flags.items()
-        ),
-        ("near_duplicate_threshold", threshold, 0.3 <= threshold <= 1, "0.3 to 1"),
-    ]
-    check_values(rules)
-    for step in settings.steps:
-        if step in _PACKAGES:
-            check_installed(_PACKAGES[step], "cleaning", f"--clean={step}")
+    check_flag("clean", clean, names <= set(STEPS), f"some of {','.join(STEPS)}")
+    for name, value in flags.items():
+        check_flag(name, value, FLAG_STEPS[name] in names, f"--clean={FLAG_STEPS[name]} as well")
+    check_flag("near_duplicate_threshold", threshold, 0.3 <= threshold <= 1, "0.3 to 1")
     if "language" in names:
         is_known = language in _language_identifier().labels
-        check_values([("language", language, is_known, "an ISO 639-1 code that py3langid knows, such as en")])
+        check_flag("language", language, is_known, "an ISO 639-1 code that py3langid knows, such as en")
     return settings if names else None
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from bert_jax import hub
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, check_flag
 from bert_jax.io import columnar, comma_lists, compression, files, json_files, remote, tfds
 from bert_jax.io.progress import log
 from bert_jax.io.wording import counted, some
@@ -116,8 +116,8 @@ def resolve_format(paths: Sequence[str], name: str, text_field: str) -> str:
                 f"the suffixes of {some(suffixes.values())} imply no single format; set --input_format"
             )
         name = str(names.pop())
-    if text_field != TEXT_FIELD and not has_fields(paths, name):
-        raise UserError(f"--text_field={text_field} has no effect with --input_format={name}; remove it")
+    is_used = text_field == TEXT_FIELD or has_fields(paths, name)
+    check_flag("text_field", text_field, is_used, f"no value with --input_format={name}")
     return name
 
 
@@ -186,8 +186,8 @@ def list_inputs(globs: str | Sequence[str], exclude: str = "") -> list[str]:
     for pattern in patterns:
         for path in sorted(_find(pattern, exclude)):
             paths.setdefault(identity(path), path)
-    if not any(map(file_size, paths.values())):  # nor has a pipe
-        raise UserError(f"--input={some(patterns)}: expected a file with text")
+    has_text = any(map(file_size, paths.values()))  # False for a pipe
+    check_flag("input", some(patterns), has_text, "a file with text")
     return sorted(paths.values())
 
 
@@ -204,8 +204,7 @@ def _find(pattern: str, exclude: str) -> list[str]:
         paths = [path for each in _glob(pattern) for path in _of_data_set(each, _files_under(each))]
     own = f"{identity(exclude)}/" if exclude else ""
     paths = [path for path in paths if not own or not f"{identity(path)}/".startswith(own)]
-    if not paths:
-        raise UserError(f"--input={pattern} matches no file")
+    check_flag("input", pattern, paths, "existing files or the name of a corpus")
     return paths
 
 

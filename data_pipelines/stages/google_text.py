@@ -8,7 +8,6 @@ import functools
 import unicodedata
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import tokenizers
 from tokenizers import normalizers
 
@@ -82,7 +81,3 @@ class GoogleWordPieceTokenizer(WordPieceTokenizer):
         plain = [normalize(text).translate({0x166D: "\ufffd", 0x111C9: "\ufffd"}) for text in texts]
         parallelism()
         return [one.ids for one in self._rust.encode_batch_fast(plain, add_special_tokens=False)]
-
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Not supported: records have no offsets."""
-        raise NotImplementedError

@@ -36,10 +36,8 @@ def test_accelerator_types_have_the_shapes_of_clouds_tables(text, shape):
 
 @pytest.mark.parametrize(
     "text, slices",
-    [("v9:2x2", 1), ("v5e", 1), ("v4:4x4", 1), ("v5e:3x4", 1), ("v4:1x1x1", 1), ("v5e:0x4", 1),
-     ("v5e:32x16", 1), ("h100", 1), ("h100:0", 1), ("h100:12", 1), ("h100:8", 2),
-     ("v5e-3", 1), ("v5e-512", 1), ("v5e-", 1), ("h100-8", 1), ("v4-4", 1), ("a-b-c", 1), ("v5e-0", 1),
-     ("tpu7x-2", 1), ("tpu7x-18560", 1), ("tpu7x:16x24x28", 1), ("v4-0", 1), ("v4-48", 1)],
+    [("v9:2x2", 1), ("v5e", 1), ("v4:4x4", 1), ("v5e:3x4", 1), ("v4:1x1x1", 1), ("v5e:32x16", 1),
+     ("h100:12", 1), ("h100:8", 2), ("v5e-3", 1), ("v5e-", 1), ("v4-48", 1)],
 )  # fmt: skip
 def test_mistakes(text, slices):
     with pytest.raises(UserError, match="--topology"):

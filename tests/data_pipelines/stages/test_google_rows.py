@@ -64,7 +64,7 @@ def test_known_answers_of_the_reference(shared_data, tmp_path, flags, shards, ex
         sum(len(row[2]) for row in rows),
         digest(rows),
     ) == expected
-    train = manifests.read(str(tmp_path / "out"), "google")["splits"]["train"]
+    train = manifests.read(str(tmp_path / "out"))["splits"]["train"]
     assert (train["rows"], train["random_next"], train["predictions"]) == expected[:3]
     assert len(train["files"]) == shards
 
