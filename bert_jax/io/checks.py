@@ -60,11 +60,11 @@ def check_output_file(
         raise file_error(f"{flag}={path}: cannot be written ({error.strerror or error})", error) from error
 
 
-def check_input(path: files.PathLike, expected: str) -> None:
+def check_input(path: files.PathLike) -> None:
     """Raises a UserError unless `path` is a file; a StorageError if the disk or the bucket failed."""
     with reading(path):
         if not files.is_file(path):
-            raise UserError(f"{path}: no such file; expected a {expected} file")
+            raise UserError(f"{path}: no such file")
 
 
 def check_checkpoint_place(path: files.PathLike) -> None:

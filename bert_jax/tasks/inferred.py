@@ -79,7 +79,7 @@ def infer(source: str, texts: Sequence[str] = (), label: str = "") -> Inferred:
         return Inferred(f"{found.task} of {found.source}", config, {})
     paths = table.parts(source)
     for path in paths:
-        checks.check_input(path, table.EXPECTED)
+        checks.check_input(path)
     name = compression.strip_suffix(paths[0]).lower()
     if not name.endswith(tuple(table.FORMATS)):
         return Inferred("tags of words, in CoNLL columns", "finetune/tagging", _columns(texts, label))

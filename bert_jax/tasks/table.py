@@ -25,7 +25,6 @@ from bert_jax.errors import UserError, reading
 from bert_jax.io import checks, columnar, comma_lists, compression, files
 from bert_jax.io.wording import alternatives, counted
 
-EXPECTED = "TSV, CSV, JSON lines or Parquet"
 MAX_MALFORMED = 0.05  # fraction of malformed rows above which a file is rejected
 LABEL_SEPARATOR = ","  # separates the labels of a multi-label column
 STSB = "sentence1,sentence2,score"  # the columns of GLUE's STS-B
@@ -354,7 +353,7 @@ def read_examples(
         add_row(out, row, wanted, label_of)
 
     for part in parts(path):
-        checks.check_input(part, EXPECTED)
+        checks.check_input(part)
         kind = file_format if file_format == LINES else detect_format(FORMATS, part, file_format)
         rows = _rows(part, kind, columns, wanted, quoting)
         before = len(out)
