@@ -19,7 +19,6 @@ import numpy as np
 from bert_jax import tokenization
 from bert_jax.data import tf_example, tfrecord
 from bert_jax.data.rows import Dataset
-from bert_jax.errors import UserError
 from bert_jax.io import files
 from bert_jax.io.wording import counted
 
@@ -237,11 +236,11 @@ def describe(directory: str, names: Sequence[str], vocab: str, index_dir: str = 
         index_dir: see `tfrecord.RecordFile`.
 
     Raises:
-        UserError: there are no rows, or they do not follow this schema.
+        UserError: the rows do not follow this schema.
     """
     digest = hashlib.sha256()
     listed: dict[str, list[dict[str, Any]]] = {}
-    shape: tuple[int, int, bool] | None = None
+    shape = None
     for name in names:
         file = tfrecord.RecordFile(os.path.join(directory, name), index_dir)
         split = "eval" if name.startswith("eval") else "train"
@@ -250,8 +249,7 @@ def describe(directory: str, names: Sequence[str], vocab: str, index_dir: str = 
         if len(file):
             digest.update(file[0] + file[len(file) - 1])
             shape = shape or _shape(file)
-    if shape is None:
-        raise UserError(f"{directory}: expected records in {', '.join(names[:3])}, but the files are empty")
+    length, predictions, is_labeled = shape or (1, 1, False)
     if vocab:
         tokenizer = tokenization.load(vocab)
         settings = tokenizer.settings() | {"file": files.absolute(vocab)}
@@ -260,10 +258,10 @@ def describe(directory: str, names: Sequence[str], vocab: str, index_dir: str = 
         settings, special_ids = {"size": _ANY_ID, "digest": ""}, {}
     return {
         "schema": SCHEMA,
-        "max_seq_length": shape[0],
+        "max_seq_length": length,
         "max_sequences_per_row": 1,
-        "max_predictions_per_seq": shape[1],
-        "nsp": "next" if shape[2] else "none",
+        "max_predictions_per_seq": predictions,
+        "nsp": "next" if is_labeled else "none",
         "vocabulary": settings,
         "special_ids": special_ids,
         "sources": [],
