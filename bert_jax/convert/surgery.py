@@ -120,7 +120,9 @@ def select_layers(model: Model, layers: Sequence[int]) -> Model:
         expected = "a model whose layers do not share their parameters"
     elif not layers or not all(0 <= layer < depth for layer in layers):
         expected = f"numbers from 0 to {depth - 1}"
-    elif _first_differs(model.config) and (layers[0] or 0 in layers[1:]):
+    elif (layers[0] or 0 in layers[1:]) and (
+        not model.config.first_attention_norm or model.config.conv_kernel_size
+    ):
         expected = "layer 0, whose parameters differ, first and only there, as in 0,3,6"
     elif (changes := _attention(model.config, layers)) is None:
         expected = "a global layer at equal distances from the first one on"
@@ -160,10 +162,6 @@ def _restacked(model: Model, config: EncoderConfig, layers: Sequence[int]) -> Mo
     for stack, numbers in new.items():
         params[stack] = np.stack([by_layer[numbers.template.format(layers[i])] for i in numbers.numbers])
     return model.replace(params=params, config=config)
-
-
-def _first_differs(config: EncoderConfig) -> bool:
-    return not config.first_attention_norm or config.conv_kernel_size > 0
 
 
 def _attention(config: EncoderConfig, layers: Sequence[int]) -> dict[str, Any] | None:

@@ -214,11 +214,6 @@ def _floats(rows: list[dict[str, bytes]], name: str, width: int) -> np.ndarray:
     return np.frombuffer(b"".join(row[name] for row in rows), "<f4").reshape(len(rows), width)
 
 
-def list_files(directory: str) -> list[str]:
-    """Returns the sorted names of the record files in a directory."""
-    return sorted(name for name in files.names(directory) if _FILE_NAME.fullmatch(name))
-
-
 def is_record_file(path: str) -> bool:
     """Returns whether a path is named like a record file: NAME.tfrecord, NAME.tfrecord-00000-of-00010, ..."""
     return bool(_FILE_NAME.fullmatch(os.path.basename(path)))

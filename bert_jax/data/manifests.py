@@ -162,9 +162,10 @@ def check_alike(directories: Sequence[tuple[str, dict[str, Any]]], split: str) -
     Raises:
         UserError: the vocabularies or the settings differ, or no directory has the split.
     """
-    _check_equal([(name, manifest["schema"]) for name, manifest in directories], "schema")
-    check_vocabularies(directories)
-    for setting in ("max_seq_length", "max_predictions_per_seq"):
+    for setting in ("digest", "lower_case", "strip_accents", "normalizer", "template"):
+        values = [(name, manifest["vocabulary"].get(setting)) for name, manifest in directories]
+        _check_equal(values, "vocabulary" if setting == "digest" else setting)
+    for setting in ("schema", "max_seq_length", "max_predictions_per_seq"):
         _check_equal([(name, manifest.get(setting)) for name, manifest in directories], setting)
     labels = [(name, manifest.get("nsp", "none")) for name, manifest in directories]
     _check_equal([one for one in labels if one[1] != "none"], "labels (--nsp)")
@@ -172,13 +173,6 @@ def check_alike(directories: Sequence[tuple[str, dict[str, Any]]], split: str) -
     if split not in available:
         names = ",".join(name for name, _ in directories)
         raise UserError(f"the records {names} have no split {split!r}, only {', '.join(available)}")
-
-
-def check_vocabularies(directories: Sequence[tuple[str, dict[str, Any]]]) -> None:
-    """Raises UserError if (directory, manifest) pairs have different vocabularies or row templates."""
-    for setting in ("digest", "lower_case", "strip_accents", "normalizer", "template"):
-        values = [(name, manifest["vocabulary"].get(setting)) for name, manifest in directories]
-        _check_equal(values, "vocabulary" if setting == "digest" else setting)
 
 
 def _check_equal(values: Sequence[tuple[str, Any]], what: str) -> None:

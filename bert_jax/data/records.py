@@ -78,7 +78,7 @@ def foreign_files(directory: str) -> list[str]:
         return []
     if "unfinished" in files.names(directory):
         return []
-    return google.list_files(directory)
+    return list(filter(google.is_record_file, files.names(directory)))
 
 
 def tokenizer_of(dataset: Dataset) -> Tokenizer:

@@ -23,9 +23,7 @@ def change(directory, *place, value):
         json.dump(content, file)
 
 
-@pytest.mark.parametrize(
-    "name", ["../outside/x.tfrecord", "/etc/x", "..", ".", "", "a/b", "a\\b", "gs://x", "a\0"]
-)
+@pytest.mark.parametrize("name", ["../outside/x.tfrecord", "/etc/x", "..", "", "gs://x"])
 def test_names_stay_inside_the_folder(make_records, tmp_path, monkeypatch, name):
     monkeypatch.setenv("BERT_JAX_RECORD_CACHE", str(tmp_path / "cache"))
     for place in (("splits", "train", "files", 0, "name"), ("vocabulary", "file")):

@@ -23,7 +23,7 @@ from bert_jax.convert.sentences import PairScores, SentenceVectors
 from bert_jax.data import google
 from bert_jax.errors import StorageError, UserError, check_installed
 from bert_jax.io import atomic, files, json_files
-from bert_jax.io.wording import first_line, some
+from bert_jax.io.wording import first_line
 from bert_jax.models import config as bert_config
 from bert_jax.objectives.replaced_tokens import generator_config
 
@@ -36,8 +36,7 @@ _NOT_COMPARED = ("layer_norm_eps", "model_type", *START_FIELDS, *bert_config.DRO
 def find_prefix(path: files.PathLike) -> str | None:
     """Returns the prefix of the TF1 checkpoint that is at a path or in a directory; None if there is none.
 
-    Raises:
-        UserError: the directory contains several checkpoints, none of which has the default name.
+    In a directory with several checkpoints, it is the one with the default name.
     """
     text = os.fspath(path)
     for prefix in (text, text.removesuffix(".index"), text.removesuffix(".meta")):
@@ -46,11 +45,8 @@ def find_prefix(path: files.PathLike) -> str | None:
     names = [name for name in files.names(text) if name.endswith(".index")]
     found = [name.removesuffix(".index") for name in names]
     found = [name for name in found if not google.is_record_file(name)]  # records have .index files, too
-    if len(found) > 1 and PREFIX in found:
-        found = [PREFIX]
-    if len(found) > 1:
-        raise UserError(f"{path} has several checkpoints; expected the prefix of one: {some(found)}")
-    return os.path.join(text, found[0]) if found else None
+    found = [PREFIX] if PREFIX in found else found
+    return os.path.join(text, found[0]) if len(found) == 1 else None
 
 
 class TensorFlow1(Format):
