@@ -21,7 +21,7 @@ from bert_jax.convert.sentences import SentenceVectors, unit_length
 from bert_jax.errors import UserError
 from bert_jax.inference import engine
 from bert_jax.inference.embedding import Embedder, check_reads_cls, pool
-from bert_jax.inference.engine import Row, Text, tokenizer_of
+from bert_jax.inference.engine import Row, Text
 from bert_jax.io import atomic, files
 from bert_jax.kernels import platform
 from bert_jax.models import Pooler
@@ -81,7 +81,7 @@ class LoadedModel:
         dtype: str = "auto",
         log: Callable[[str], None] = print,
     ):
-        self.tokenizer: Tokenizer = tokenizer_of(model)
+        self.tokenizer: Tokenizer = model.require_tokenizer()
         # The generator and the updates, which `encode` does not use, are not kept in memory.
         self._model = model.replace(generator=None, adapter=None)
         self._sentence = model.sentence or SentenceVectors()

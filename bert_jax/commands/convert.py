@@ -199,7 +199,7 @@ def change(
 def _add_tokens(
     model: convert.Model, path: str, vocab_path: str, log: Callable[[str], None]
 ) -> convert.Model:
-    old = model.check_vocabulary()
+    old = model.require_tokenizer()
     listed = [line for line in text_files.lines(path) if line.strip()]
     tokens = vocabulary.add_tokens(old, listed)
     atomic.write_file(vocab_path, "".join(f"{token}\n" for token in tokens).encode())

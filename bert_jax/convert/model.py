@@ -185,7 +185,7 @@ class Model:
                 "encoder is used alone"
             )
 
-    def check_vocabulary(self) -> Tokenizer:
+    def require_tokenizer(self) -> Tokenizer:
         """Returns the tokenizer. Raises UserError if the model has none."""
         if self.tokenizer is None:
             raise UserError(f"{self.source or 'the model'} has no vocabulary; add vocab.txt to it")

@@ -74,7 +74,7 @@ def change_rows(model: Model, size: int, change: Callable[[np.ndarray], np.ndarr
 
 def unpad_vocabulary(model: Model) -> Model:
     """Removes the rows beyond the tokenizer's vocabulary, whatever their values."""
-    size = model.check_vocabulary().vocab_size
+    size = model.require_tokenizer().vocab_size
     return change_rows(model, size, lambda rows: rows[:size])
 
 

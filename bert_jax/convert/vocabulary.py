@@ -37,7 +37,7 @@ def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, str]:
     all tokens. The two vocabularies may be of different kinds. Rows beyond the old vocabulary (padding) are
     dropped.
     """
-    old = model.check_vocabulary()
+    old = model.require_tokenizer()
     rows: dict[_Key, int] = {}
     for i, key in enumerate(_token_keys(old)):
         rows.setdefault(key, i)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from bert_jax.convert import Model
 from bert_jax.errors import UserError
-from bert_jax.inference.engine import Engine, text_rows, tokenizer_of
+from bert_jax.inference.engine import Engine, text_rows
 from bert_jax.kernels.xla_attention import probabilities
 from bert_jax.models import Encoder, intermediates, positions
 from bert_jax.models.config import EncoderConfig
@@ -28,7 +28,7 @@ def attention_maps(model: Model, text: str, text_b: str | None = None) -> Attent
     Raises:
         UserError: the model has no tokenizer, or the text has more tokens than the model has positions.
     """
-    tokenizer, limit = tokenizer_of(model), model.config.max_seq_length
+    tokenizer, limit = model.require_tokenizer(), model.config.max_seq_length
     texts = [text if text_b is None else (text, text_b)]
     (row,) = text_rows(tokenizer, texts, limit, special=tuple(tokenizer.special_tokens.values()))
     if row.cut:

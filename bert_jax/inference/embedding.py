@@ -16,7 +16,7 @@ import safetensors.numpy
 from bert_jax.convert import Model
 from bert_jax.convert.sentences import SentenceVectors, unit_length
 from bert_jax.errors import UserError
-from bert_jax.inference.engine import Engine, Row, Text, text_rows, tokenizer_of
+from bert_jax.inference.engine import Engine, Row, Text, text_rows
 from bert_jax.io import atomic, checks, files
 from bert_jax.kernels import platform
 from bert_jax.models import Encoder, Pooler
@@ -83,7 +83,7 @@ class Embedder:
         batch_tokens: int = 0,
         log: Callable[[str], None] = print,
     ):
-        self.tokenizer = tokenizer_of(model)
+        self.tokenizer = model.require_tokenizer()
         self.layers = tuple(layers)
         self.sentence = model.sentence or SentenceVectors()
         self.config = model.config.for_inference(platform.target(), dtype)

@@ -81,13 +81,6 @@ def _powers(first: int, factor: int, last: int) -> list[int]:
     return [*sizes, last]
 
 
-def tokenizer_of(model: Model) -> Tokenizer:
-    """Returns the tokenizer of a model. Raises UserError if the model has none."""
-    if model.tokenizer is None:
-        raise UserError(f"{model.source or 'the model'} has no vocabulary; expected a vocab.txt there")
-    return model.tokenizer
-
-
 def masked_lm_of(model: Model) -> Model | None:
     """Returns the model or its generator, whichever has a masked LM head; None if neither has one."""
     return next((each for each in (model, model.generator) if each is not None and each.has_masked_lm), None)
@@ -207,8 +200,8 @@ class Engine:
         log: Callable[[str], None] = print,
     ):
         kernel_check.ensure(config, log)
-        self._pad_id = tokenizer_of(model).pad_id
-        self.unknown = assembly.UnknownTokens(tokenizer_of(model), log)
+        self._pad_id = model.require_tokenizer().pad_id
+        self.unknown = assembly.UnknownTokens(model.require_tokenizer(), log)
         mesh = sharding.make_mesh()
         self._longest = max_seq_length
         self._lengths = padded_lengths(max_seq_length, shortest_length(mesh))

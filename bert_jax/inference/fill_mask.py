@@ -15,7 +15,7 @@ import numpy as np
 from bert_jax import convert
 from bert_jax.convert import Model
 from bert_jax.errors import UserError
-from bert_jax.inference.engine import Engine, Row, text_rows, tokenizer_of, with_masked_lm
+from bert_jax.inference.engine import Engine, Row, text_rows, with_masked_lm
 from bert_jax.io import files, progress
 from bert_jax.kernels import platform
 from bert_jax.models import Encoder
@@ -59,7 +59,7 @@ def masked_lm_engine(
 
     The batch has int32 `positions` [B, P]. `options` are passed to `Engine`.
     """
-    structure = dict(types=tokenizer_of(model).layout.types, head=model.family.masked_lm)
+    structure = dict(types=model.require_tokenizer().layout.types, head=model.family.masked_lm)
 
     @functools.partial(jax.jit, static_argnames="config")
     def compute(params, batch, config):
@@ -102,7 +102,7 @@ class MaskFiller:
         model = with_masked_lm(model)
         if model.config.causal:
             raise UserError(f"{model.source} is a causal model, which cannot fill masks")
-        self.tokenizer = tokenizer_of(model)
+        self.tokenizer = model.require_tokenizer()
         self.mask = self.tokenizer.special_tokens["mask"]
         self._limit = model.config.max_seq_length
         config = model.config.for_inference(platform.target(), dtype)

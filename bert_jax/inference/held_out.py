@@ -15,7 +15,7 @@ from bert_jax.checkpoint.leaves import nest
 from bert_jax.data import cache, google, manifests, records
 from bert_jax.data.rows import Dataset
 from bert_jax.errors import UserError
-from bert_jax.inference.engine import tokenizer_of, with_masked_lm
+from bert_jax.inference.engine import with_masked_lm
 from bert_jax.io import comma_lists, files, progress
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import platform
@@ -114,7 +114,7 @@ class _Predicted(NamedTuple):
 
 
 def _predicted(model: convert.Model, config: EncoderConfig, masking: MaskingOptions) -> _Predicted:
-    tokenizer, head = tokenizer_of(model), model.family.masked_lm
+    tokenizer, head = model.require_tokenizer(), model.family.masked_lm
     if config.causal:
         causal, never = CausalLM(config, tokenizer.layout.types, head), tokenizer.layout.before.tolist()
         return _Predicted(causal, "clm", "next", (tokenizer.pad_id, *never))
@@ -132,7 +132,7 @@ def _predicted(model: convert.Model, config: EncoderConfig, masking: MaskingOpti
 
 
 def _open(data_dir: str, split: str, model: convert.Model) -> Dataset:
-    tokenizer = tokenizer_of(model)
+    tokenizer = model.require_tokenizer()
     # Records made by other programs contain no vocabulary.
     foreign = any(map(records.foreign_files, comma_lists.paths(data_dir)))
     dataset = records.open_dataset(data_dir, split, tokenizer.path if foreign else "")
@@ -158,7 +158,7 @@ def _totals(
     used = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
     layered = [name for name, x in assembled.parameters(model.module).items() if x.layered]
     params = nest(placement.place(used, layered, mesh, what.objective.config.execution.dtype))
-    vocab_size = tokenizer_of(model).vocab_size
+    vocab_size = model.require_tokenizer().vocab_size
 
     @jax.jit
     def evaluate(params, batch):

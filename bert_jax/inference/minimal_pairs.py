@@ -19,7 +19,7 @@ import numpy as np
 
 from bert_jax import convert
 from bert_jax.errors import UserError
-from bert_jax.inference.engine import Row, text_rows, tokenizer_of, with_masked_lm
+from bert_jax.inference.engine import Row, text_rows, with_masked_lm
 from bert_jax.inference.fill_mask import masked_lm_engine
 from bert_jax.io import files
 from bert_jax.kernels import platform
@@ -66,7 +66,7 @@ class SentenceScorer:
     def __init__(self, path: files.PathLike, log: Callable[[str], None] = print, dtype: str = "auto"):
         model = with_masked_lm(convert.load(path, log=log))
         self.source, self._limit = model.source, model.config.max_seq_length
-        self._tokenizer = tokenizer_of(model)
+        self._tokenizer = model.require_tokenizer()
         config = model.config.for_inference(platform.target(), dtype)
 
         def likelihoods(logits, batch):

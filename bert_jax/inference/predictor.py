@@ -323,7 +323,7 @@ def _of_model(model: convert.Model, columns: Mapping[str, str], may_lack_answers
         # Files may have label numbers instead of names.
         numbers = {str(number): label for number, label in enumerate(labels)}
         spec = dataclasses.replace(spec, labels=tuple(labels), spellings=numbers)
-    tokenizer = engine.tokenizer_of(model)
+    tokenizer = model.require_tokenizer()
     return _Source(config, spec, labels, tokenizer, model.source, model.params, _ACTIVATIONS[activation])
 
 

@@ -112,7 +112,7 @@ class WorkDirectory(Format):
         Raises:
             UserError: the model has no vocabulary, so no run could be initialized from it.
         """
-        tokenizer = model.check_vocabulary()
+        tokenizer = model.require_tokenizer()
         config: dict[str, Any] = {"model": model.config.to_dict()}
         if model.generator is not None:
             small = model.generator.config
