@@ -145,8 +145,8 @@ install() {
 }
 
 start() {
-  # The hosts come at different times, after a preemption too, and one that has waited in vain ends all of them. In a
-  # session of its own the run outlives the connection that started it.
+  # The hosts start at different times, also after a preemption, and a host that times out ends all of them. In a
+  # separate session, the run survives the end of the connection.
   on all "cd bert_jax && rm -f run.status && PATH=\"\$PWD/.venv/bin:\$PATH\" setsid nohup bash launch/restart.sh \
 --status_file=run.status -- $(quoted "${COMMAND[@]}" --initialization_timeout=3600) >>run.log 2>&1 </dev/null &"
 }

@@ -45,14 +45,8 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             ]
             print(json.dumps({"text": text, "masks": rows}, ensure_ascii=False))
         else:
-            print(format_candidates(text, masks, filler.mask))
+            print(text)
+            for number, candidates in enumerate(masks, 1):
+                shown = "  ".join(f"{c.token} {c.probability:.3f}" for c in candidates)
+                print(f"  {filler.mask}{f' {number}' if len(masks) > 1 else ''}: {shown}")
     return 0
-
-
-def format_candidates(text: str, masks, mask: str = "[MASK]") -> str:
-    """Returns the text, and a line for each mask with its candidates and their probabilities."""
-    lines = [text]
-    for number, candidates in enumerate(masks, 1):
-        shown = "  ".join(f"{c.token} {c.probability:.3f}" for c in candidates)
-        lines.append(f"  {f'{mask} {number}:' if len(masks) > 1 else f'{mask}:'} {shown}")
-    return "\n".join(lines)

@@ -177,7 +177,7 @@ def add_run(define: Define, command: str, contents: str, short: Any = None) -> N
     config_flag.add(define, command, short=short)
     add_push(define)
     define.string(
-        "workdir", f"Directory for {contents}.", required="DIR, a new directory or that of a run to resume"
+        "workdir", f"Directory for {contents}.", required="DIR, a new directory, or a run to resume"
     )
     define.string("profile_steps", "Write a profile of the steps FIRST:LAST to WORKDIR/profile.", "")
     define.integer(

@@ -40,7 +40,7 @@ def define_flags(define: Define) -> None:
     define.string(
         "workdir",
         "Directory for vocabulary, records, runs and results.",
-        required="DIR, a new directory or that of an experiment",
+        required="DIR, a new directory, or an experiment to resume",
     )
     define.string("input", "Text for the records, as in `bert-jax data`.")
     define.string("input_format", "Format of the text, as in `bert-jax data`.", "auto")
