@@ -75,4 +75,4 @@ def test_records_of_others_with_masks(pretrain, masked_records, tmp_path):
     code, output, _ = pretrain(data=data, **fields)
     assert code == 0 and "nothing to train" in output
     error = error_of(pretrain(data=data, **fields | {"masking.copies": 1}))
-    assert f"masking is set, and the records {data} come with their masks" in error
+    assert f"masking: the records {data} are already masked" in error
