@@ -205,7 +205,7 @@ class Checkpointer:
             self._saved -= {self._begun}
             raise StorageError(
                 f"{self.path}: saving step {self._begun} failed ({one_line(error)}); intact steps: "
-                f"{', '.join(map(str, self.steps())) or 'none'}; check the storage and run the same command"
+                f"{', '.join(map(str, self.steps())) or 'none'}"
             ) from error
 
     # Restoring

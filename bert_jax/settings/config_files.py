@@ -94,12 +94,8 @@ def call(name: str, function: str, kind: type[Any]) -> Any:
         raise
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
-        text = str(error)
-        if isinstance(error, SyntaxError) and error.filename == str(path):
-            lines, text = [error.lineno], error.msg
-        where = f"{path}, line {lines[-1]}" if lines else str(path)
-        raise UserError(f"{where}: {type(error).__name__}: {text}") from error
+        lines = [f", line {frame.lineno}" for frame in frames if frame.filename == str(path)]
+        raise UserError(f"{path}{lines[-1] if lines else ''}: {type(error).__name__}: {error}") from error
     if not isinstance(found, kind):
         raise UserError(f"{path}: {function}() returned {type(found).__name__}, expected {kind.__name__}")
     return found

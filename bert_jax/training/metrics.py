@@ -251,7 +251,7 @@ class MetricsWriter:
                 self._close_files()
             self._has_failed, self._uploads = True, None
             message = f"{self._directory}: the metrics cannot be written ({error.strerror or error})"
-            raise file_error(f"{message}; check the storage and run the same command", error) from error
+            raise file_error(message, error) from error
 
     def _close_files(self) -> None:
         lines, self._lines, events, self._events = self._lines, None, self._events, None

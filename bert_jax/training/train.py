@@ -24,7 +24,7 @@ from bert_jax.errors import StorageError, UserError
 from bert_jax.io.wording import counted
 from bert_jax.kernels import check as kernel_check
 from bert_jax.kernels import dispatch
-from bert_jax.objectives.adapters import encoder_config
+from bert_jax.objectives.adapters import LowRank, encoder_config, low_rank_name
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import collective, host, sharding
 from bert_jax.settings.run_config import RunConfig
@@ -239,12 +239,15 @@ class _Run:
             raise UserError(
                 f"resume_from={other} is at step {step}; set --config.steps above it, not to {config.steps}"
             )
+        saved = flatten(state.frozen)
+        scales = [float(x) for name, x in saved.items() if name.endswith(low_rank_name("", "scale"))]
+        if isinstance(self.objective, LowRank) and not np.allclose(scales, self.objective.scale):
+            raise UserError(f"resume_from={other} was trained with another adapter.alpha than this run")
         self.writer.message(f"resumed from {source} at step {step}")
         if config.init_from:
             self.writer.message(f"of {config.init_from} only the architecture is used, not the weights")
         # Frozen values of the objective, such as a teacher, have priority over values of the other run.
         shardings = jax.tree.map(lambda x: x.sharding, state.frozen)
-        saved = flatten(state.frozen)
         for name in saved.keys() - without_values(self.objective):
             saved.pop(name).delete()  # A device may not have memory for two teachers.
         return step, state.replace(frozen=place_frozen(self.objective, shardings, saved))

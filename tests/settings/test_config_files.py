@@ -33,7 +33,7 @@ def test_an_installed_package_has_them_inside(tmp_path, monkeypatch):
     [
         ("x = 1\n", "KeyError: 'get_config'"),
         ("def get_config():\n    return 3\n", "get_config() returned int"),
-        ("def get_config(:\n", "mine.py, line 1: SyntaxError: invalid syntax\n"),
+        ("def get_config(:\n", "SyntaxError: invalid syntax (mine.py, line 1)\n"),
         ("import os\ndef get_config():\n    return os.get_config()\n", "has no attribute 'get_config'"),
     ],
 )
