@@ -104,5 +104,5 @@ def test_damage_of_a_remote_step_is_told_from_an_error_of_the_network(copy, mesh
         raise ValueError("UNAVAILABLE: CURL error: Timeout was reached")
 
     monkeypatch.setattr(reading.ocp.PyTreeCheckpointHandler, "restore", fail)
-    with pytest.raises(StorageError, match="check the network"):
+    with pytest.raises(StorageError, match="UNAVAILABLE"):
         reading.read_state(str(copy / "4"), abstract(make_state(mesh)))
