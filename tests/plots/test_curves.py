@@ -72,7 +72,7 @@ def test_the_command(tmp_path, capsys):
     assert 0.01 < np.mean(pixels < 200) < 0.5  # neither empty nor black
     assert capsys.readouterr().out == f"wrote {tmp_path}/curves.png (105 rows, steps 1 to 100)\n"
     for arguments, message in (
-        ([f"--workdir={tmp_path}/none"], "no such directory"),
+        ([f"--workdir={tmp_path}/none"], "/none: no metrics"),
         ([], "plot needs --workdir=DIR"),
     ):
         assert cli.main(["plot", *arguments]) == 2
@@ -81,13 +81,11 @@ def test_the_command(tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_several_runs_in_one_picture(tmp_path, capsys):
+def test_several_runs_in_one_picture(tmp_path):
     for name in ("a,1", "b"):
         (tmp_path / name).mkdir()
         write_metrics(tmp_path / name)
     both = f"--workdir={tmp_path}/a,1,{tmp_path}/b"
-    assert cli.main(["plot", both]) == 2
-    assert "picture of several runs" in capsys.readouterr().err
     assert cli.main(["plot", both, f"--output={tmp_path}/both.svg"]) == 0
     drawn = (tmp_path / "both.svg").read_text()
     assert "<!-- a,1 -->" in drawn and "<!-- b -->" in drawn and "<!-- a,1, b -->" in drawn
