@@ -42,7 +42,6 @@ class AssembledModel(Module):
     replaced_tokens: ReplacedTokensHead = REPLACED_TOKENS
 
     def setup(self):
-        """Creates the submodules."""
         head = self.classification
         self.encoder = Encoder(self.config)
         if "pooler" in self.groups:

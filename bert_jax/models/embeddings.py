@@ -40,7 +40,6 @@ class Embeddings(Module):
     """
 
     def setup(self):
-        """Creates the submodules."""
         config, width = self.config, self.config.embedding_width
         self.word = self.table("word_embeddings", ("vocab", "embed"), (config.vocab_size, width))
         self.token_type = None

@@ -28,7 +28,6 @@ class CrossAttention(Module):
     """
 
     def setup(self):
-        """Creates the submodules."""
         config, bias = self.config, self.config.attention_bias
         heads = (config.num_attention_heads, config.head_dim)
         self.value = self.dense(None, heads, ("embed",), ("heads", "kv"), use_bias=bias)
@@ -59,7 +58,6 @@ class RelativeTable(Module):
     """The normalized embeddings of distances for all layers: float32 [2 S, H] (He et al. 2021)."""
 
     def setup(self):
-        """Creates the submodules."""
         config = self.config
         rows = 2 * (config.position_buckets or config.longest_distance)
         self.rows = self.table("table", ("position", "embed"), (rows, config.hidden_size))
@@ -99,7 +97,6 @@ class EncoderLayer(Module):
     spec: LayerSlice = LayerSlice()
 
     def setup(self):
-        """Creates the submodules."""
         config, hidden = self.config, (self.config.hidden_size,)
         heads = (config.num_attention_heads, config.head_dim)
         bias = config.attention_bias
@@ -391,7 +388,6 @@ class Encoder(Module):
     """
 
     def setup(self):
-        """Creates the submodules."""
         self.embeddings = Embeddings(self.config)
         self.layers = Layers(self.config)
         config = self.config

@@ -61,12 +61,10 @@ class Learned(PositionScheme):
     """A table that is added to the embeddings (BERT). The first token uses row `position_offset`."""
 
     def tables(self):
-        """Returns the parameters that `embed` takes; see `PositionScheme`."""
         shape = self.config.max_position_embeddings, self.config.embedding_width
         return {"position_embeddings": Table(shape, ("position", "embed"))}
 
     def embed(self, x, position_ids, tables):
-        """Returns x with positions added; see `PositionScheme`."""
         if self.config.position_offset:
             position_ids = position_ids + self.config.position_offset
         return x + jnp.take(tables["position_embeddings"], position_ids, axis=0, mode="clip")
@@ -76,7 +74,6 @@ class Sinusoid(PositionScheme):
     """Sines in even and cosines in odd columns; wavelengths from 2 pi to 20,000 pi (Vaswani et al. 2017)."""
 
     def embed(self, x, position_ids, tables):
-        """Returns x with positions added; see `PositionScheme`."""
         return x + self._waves(position_ids)
 
     def _waves(self, position_ids):
@@ -89,11 +86,9 @@ class ScaledSinusoid(Sinusoid):
     """`Sinusoid` times one learned scalar, initially 1 / sqrt(E) (Hua et al. 2022)."""
 
     def tables(self):
-        """Returns the parameters that `embed` takes; see `PositionScheme`."""
         return {"position_scale": Table((1,), ("norm",), self.config.embedding_width**-0.5)}
 
     def embed(self, x, position_ids, tables):
-        """Returns x with positions added; see `PositionScheme`."""
         return x + tables["position_scale"] * self._waves(position_ids)
 
 
@@ -104,7 +99,6 @@ class Rotary(PositionScheme):
     """
 
     def angles(self, position_ids):
-        """Returns cosines and sines for each theta of the layers; see `PositionScheme`."""
         thetas = {each.theta for each in layer_slices(self.config)}
         each = {theta: _angles(position_ids, self.config.head_dim, theta) for theta in sorted(thetas)}
         return {theta: (jnp.cos(x)[:, :, None], jnp.sin(x)[:, :, None]) for theta, x in each.items()}
@@ -114,7 +108,6 @@ class Alibi(PositionScheme):
     """Subtracts the distance of two tokens, times a slope per head, from the logits (Press et al. 2022)."""
 
     def slopes(self):
-        """Returns the slope of each head; see `PositionScheme`."""
         return np.float32(alibi_slopes(self.config.num_attention_heads))
 
 

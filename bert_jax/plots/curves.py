@@ -52,7 +52,6 @@ _EVALUATIONS = {
     "eval": ("held out", _HELD_OUT),
     "eval_replay": ("held out, replay", _HELD_OUT | dict(linestyle="--", marker="s")),
 }
-METRICS = tuple(metric for panel in _PANELS for metric in panel.metrics)
 
 
 def series(rows: Iterable[dict], kind: str, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -51,9 +51,6 @@ TRAIN, EVAL = "train", "eval"  # the splits of the records to train and to evalu
 HEAD = "masked_lm"  # the head of a teacher; a key of `convert.HEADS`
 
 _SPREAD = "spread"  # the value of `distillation.init_layers` for evenly spaced layers
-# Warn about more epochs than these; the second number is for a run with `init_from`. The paper trains for 40
-# epochs.
-_MANY_EPOCHS, _MANY_EPOCHS_CONTINUED = 50, 20
 
 
 def pretrain(
@@ -298,7 +295,7 @@ def _open_splits(directory: str, vocab: str, index_dir: str) -> tuple[Dataset, D
 def _describe_data(config: PretrainConfig, data: Records) -> Iterator[str]:
     """Yields lines about the rows and epochs of a run, and its evaluation."""
     total = config.batch_sizes.total_before(config.steps)
-    most = _MANY_EPOCHS_CONTINUED if config.init_from else _MANY_EPOCHS
+    most = 20 if config.init_from else 50  # epochs; the paper trains for 40
     length = data.train.max_seq_length
     yield f"{counted(config.steps, 'step')}, {counted(total, 'row')} of {length} tokens"
     replayed = loader.replayed_before(total, data.replay_share)
@@ -310,10 +307,7 @@ def _describe_data(config: PretrainConfig, data: Records) -> Iterator[str]:
             epochs = used / len(dataset)
             yield f"{epochs:,.3g} epochs of {counted(len(dataset), 'row')} in {name}"
             if epochs > most:
-                yield (
-                    f"warning: the run repeats the rows of {name} {epochs:,.0f} times; 3 epochs are "
-                    f"--config.steps={max(2, 3 * config.steps // round(epochs))}"
-                )
+                yield f"warning: the run repeats the rows of {name} {epochs:,.0f} times"
     if copies := config.masking.copies:
         yield f"each row has {counted(copies, 'set')} of masks, used in turn by epoch"
     if config.causal_steps:

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -30,13 +30,7 @@ from bert_jax.training.state import TrainState
 from bert_jax.training.step import make_eval_step
 from bert_jax.workdir.run_directory import BEST, BEST_FILE, WorkDir
 
-
-class Batches(Iterator[dict[str, np.ndarray]], Protocol):
-    """An iterator over this process's rows of each batch."""
-
-    def close(self) -> None:
-        """Ends the threads and processes that read ahead."""
-        ...
+Batches = Generator[dict[str, np.ndarray], None, None]  # this process's rows of each batch
 
 
 @dataclasses.dataclass(frozen=True)

@@ -196,7 +196,7 @@ class _Run:
 
     def open_batches(self) -> None:
         batches = self.train_data(self.step, self._local_rows)
-        self._batches = self._open.enter_context(contextlib.closing(batches))  # type: ignore[type-var]
+        self._batches = self._open.enter_context(contextlib.closing(batches))
         self._feed()
 
     def close(self) -> None:

@@ -118,7 +118,6 @@ class BilstmClassifier(Module):
     skipped_ids: tuple[int, ...] = ()
 
     def setup(self):
-        """Creates the submodules."""
         self.encoder = _Words(self.config)
         self.lstm = TextLstm(self.config, self.size, self.attends, name=LSTM)
         self.head = _Dense(self.config)

@@ -84,7 +84,6 @@ class FeatureTagger(Module):
     mix: str = "concat"
 
     def setup(self):
-        """Creates the submodules."""
         self.encoder = Encoder(self.config)
         mixed = len(self.layers) if self.mix == "weighted" else 0
         self.classifier = FeatureHead(self.config, self.num_labels, self.lstm_layers, self.lstm_size, mixed)

@@ -53,7 +53,6 @@ class ClassificationModel(Module):
     head: ClassificationHead = SEQUENCE
 
     def setup(self):
-        """Creates the submodules."""
         head = self.head
         self.encoder = Encoder(self.config)
         between = {"activation": head.activation, "use_bias": head.dense_bias, "has_norm": head.norm}
@@ -95,7 +94,6 @@ class SentenceModel(Module):
     pooling: str = "mean"
 
     def setup(self):
-        """Creates the submodules."""
         self.encoder = Encoder(self.config)
         self.pool = POOLINGS[self.pooling]
 

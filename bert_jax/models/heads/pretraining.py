@@ -19,7 +19,6 @@ class MaskedLanguageModelHead(Module):
     head: MaskedLMHead = MASKED_LM
 
     def setup(self):
-        """Creates the submodules."""
         config, head = self.config, self.head
         self.transform, self.activate = identity, identity
         if head.transform:
@@ -58,7 +57,6 @@ class ReplacedTokenHead(Module):
     head: ReplacedTokensHead = REPLACED_TOKENS
 
     def setup(self):
-        """Creates the submodules."""
         self.add_first = _without_first
         if self.head.adds_first:
             self.layer_norm = self.norm("norm")
@@ -90,7 +88,6 @@ class PretrainingModel(Module):
     next_sentence: bool = True
 
     def setup(self):
-        """Creates the submodules."""
         self.encoder = Encoder(self.config)
         self.mlm = MaskedLanguageModelHead(self.config, self.head)
         if self.next_sentence:
@@ -143,7 +140,6 @@ class ClassificationAndLanguageModel(ClassificationModel):
     language_model: MaskedLMHead = MASKED_LM
 
     def setup(self):
-        """Creates the submodules."""
         super().setup()
         self.mlm = MaskedLanguageModelHead(self.config, self.language_model)
 
