@@ -7,9 +7,9 @@
     bert-jax pretrain --config=pretrain/albert:base --workdir=runs/albert --config.data.dir=records
 
 Sizes: base, large, xlarge and xxlarge as first released, with the paper's dropout (none in xxlarge);
-base_v2 to xxlarge_v2 without any; and tiny, 4 layers of 256 for a laptop. The paper's settings (section 4.1):
-125,000 steps of 4,096 rows of 512 tokens, n-gram masks, LAMB without bias correction at 1.76e-3, 3,125 steps
-of warm-up.
+base_v2 to xxlarge_v2 without any; and tiny, 4 layers of 256 for a laptop. The settings of section 4.1
+except in tiny: 125,000 steps of 4,096 rows of 512 tokens, n-gram masks, LAMB without bias correction at
+1.76e-3, 3,125 steps of warm-up.
 Version 2 is the same without dropout, on more text, for 10M steps (base) or 3M steps: set --config.steps. At
 most 20 tokens of a row are predicted, the default of google-research/albert. Where a batch does not fit,
 set accumulate_steps. docs/families.md has the rest.

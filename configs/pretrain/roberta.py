@@ -5,11 +5,11 @@
         --nsp=none --full_sentences
     bert-jax pretrain --config=pretrain/roberta:base --workdir=runs/roberta --config.data.dir=records
 
-Sizes: base, large, and tiny (4 layers of 256, for a laptop). The settings are the paper's (appendix B, table
-9): 500,000 steps of 8,192 rows, Adam with b2=0.98 and no clipping, weight decay on every parameter. Masks are
-new in every step; as in fairseq, <s> and </s> may be chosen, and random tokens are never special. Unlike the
-paper's, the batch grows from 256 rows over the first 24,000 steps; --config.batch_ramp= switches that off. If
-a batch does not fit, set accumulate_steps. docs/families.md has the rest.
+Sizes: base, large, and tiny (4 layers of 256, for a laptop). Base and large use the settings of appendix B,
+table 9: 500,000 steps of 8,192 rows, Adam with b2=0.98 and no clipping, weight decay on every parameter.
+Masks are new in every step; as in fairseq, <s> and </s> may be chosen, and random tokens are never special.
+Unlike the paper's, the batch grows from 256 rows over the first 24,000 steps; --config.batch_ramp= switches
+that off. If a batch does not fit, set accumulate_steps. docs/families.md has the rest.
 """
 
 from bert_jax.errors import UserError
