@@ -66,8 +66,9 @@ def build(
     progress = progress or Progress()
     try:
         paths = readers.list_inputs(options.input, options.output)
-        is_separate = readers.identity(options.vocab) not in map(readers.identity, paths)
-        check_flag("vocab", options.vocab, is_separate, "a file that --input does not match")
+        own = (options.vocab, *(os.path.join(options.vocab, name) for name in tokenization.FILE_NAMES))
+        is_separate = {*map(readers.identity, own)}.isdisjoint(map(readers.identity, paths))
+        check_flag("vocab", options.vocab, is_separate, "a vocabulary that --input does not match")
         format = readers.resolve_format(paths, options.input_format, options.text_field)
         options = dataclasses.replace(options, input_format=format)
         pool = pools.LocalPool(workers)
@@ -267,7 +268,9 @@ class _Build:
         # distributed: each file would read nearly all buckets, because skipped pages are read, too.
         dealt = self.settings["schema"] == google.SCHEMA and len(rows) == 1
         counts = {name: sum(result["rows"] for _, result in results) for name, results in parts.items()}
-        if wanted := min(self.options.num_shards, counts["train"]):
+        if wanted := self.options.num_shards:
+            most = counts["train"]
+            check_flag("num_shards", wanted, wanted <= most, f"at most the {most} rows of the records")
             number = max(1, wanted * counts[split] // counts["train"])
         else:
             number = -(-sum(result["bytes"] for _, result in parts[split]) // _SHARD_BYTES)

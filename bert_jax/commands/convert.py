@@ -177,12 +177,12 @@ def change(
         before = model.config.num_hidden_layers
         model = surgery.select_layers(model, layers)
         log(f"layers: {before} -> {len(layers)} ({', '.join(map(str, layers))})")
+    shared.at_least(flags, positions=1, pad_vocab_to=0)
     if flags.positions is not None:
         before = model.config.max_seq_length
         model = surgery.resize_positions(model, flags.positions)
         log(f"positions: {before} -> {flags.positions}")
     if flags.pad_vocab_to is not None:
-        shared.at_least(flags, pad_vocab_to=0)
         before = model.config.vocab_size
         model = (
             surgery.pad_vocabulary(model, flags.pad_vocab_to)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from absl import flags as absl_flags
 from etils import epy
 
+from bert_jax.errors import check_flag
+from bert_jax.io import files
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
@@ -26,6 +28,7 @@ def define_flags(define: Define) -> None:
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     workdir = flags.workdir or ("demo-quick" if flags.quick else "demo")
+    check_flag("workdir", workdir, not files.is_remote(workdir), "a local directory")
     try:
         steps.Demo(workdir, cli.main, steps.QUICK if flags.quick else steps.Budget()).run()
     except steps.Stopped as stopped:

@@ -208,7 +208,9 @@ def change_head(model: Model, head: str) -> Model:
         return model.replace(untied="") if model.untied else model
     if model.generator is not None and head == model.generator.head:
         return model.generator
-    if missing := [group for group in family.required(head) if group not in model.groups]:
+    # The classifiers of two heads have the same name.
+    missing = [group for group in family.required(head) if group not in model.groups or group == "classifier"]
+    if missing:
         raise UserError(
             f"--head={head} needs {', '.join(missing)}, which {model.source or 'the model'} does not have"
         )

@@ -15,7 +15,7 @@ import safetensors.numpy
 
 from bert_jax.convert import Model
 from bert_jax.convert.sentences import SentenceVectors, unit_length
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, check_flag
 from bert_jax.inference.engine import Engine, Row, Text, text_rows
 from bert_jax.io import atomic, checks, files
 from bert_jax.kernels import platform
@@ -122,6 +122,8 @@ class Embedder:
                 f"layer and a model with a pooler"
             )
         check_reads_cls(f"--pooling={self.pooling}", self.pooling, self.config, source)
+        is_used = self.pooling != "none" or not self.normalize
+        check_flag("normalize", self.normalize, is_used, "no value with --pooling=none")
         limit = self.config.max_seq_length
         if not 4 <= self.max_seq_length <= limit:
             raise UserError(f"--max_seq_length={self.max_seq_length}: expected 4 to {limit} for {source}")

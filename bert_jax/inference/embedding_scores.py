@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, check_flag
 from bert_jax.inference.embedding import Embedder
 from bert_jax.inference.search import Reranker, Result, nearest
 from bert_jax.inference.text_files import Document, read_documents
@@ -70,7 +70,7 @@ def read_retrieval(directory: str, split: str) -> Judged:
         split: the name of the relevance judgments.
 
     Raises:
-        UserError: a file is missing or malformed, or the judgments match no texts.
+        UserError: a file is missing or malformed, an id is not unique, or the judgments match no texts.
     """
     path = os.path.join(directory, "qrels", f"{split}.tsv")
     gains: dict[str, dict[str, int]] = {}
@@ -79,10 +79,13 @@ def read_retrieval(directory: str, split: str) -> Judged:
     for query, document, gain in zip(rows.texts_a, rows.texts_b, rows.labels, strict=True):
         if gain > 0:
             gains.setdefault(query, {})[document] = gain
-    documents, queries = (
-        {each.id: each for each in read_documents(os.path.join(directory, f"{name}.jsonl"), "--retrieval")}
+    read = [
+        list(read_documents(os.path.join(directory, f"{name}.jsonl"), "--retrieval"))
         for name in ("corpus", "queries")
-    )
+    ]
+    documents, queries = ({each.id: each for each in found} for found in read)
+    is_distinct = len(documents) + len(queries) == sum(map(len, read))
+    check_flag("retrieval", directory, is_distinct, "a different _id for each document and each query")
     if not gains.keys() <= queries.keys() or not any(each.keys() & documents for each in gains.values()):
         raise UserError(f"{path}: expected ids of queries.jsonl and corpus.jsonl")
     return Judged(gains, {query.id: query.text for query in queries.values()}, [*documents.values()])

@@ -71,7 +71,7 @@ def held_out(
 
     Raises:
         UserError: the checkpoint or the records cannot be read, or do not match; the model has no masked LM
-            head; or there is no such split.
+            head; there is no such split; or `replace` is given for a causal model.
     """
     masks = dataclasses.replace(_MASKING, replace=replace)
     data_dir = cache.localize(records_dir, log)
@@ -82,6 +82,8 @@ def held_out(
     model = with_masked_lm(convert.load(checkpoint, log=log))
     mesh = sharding.make_mesh()
     config = placement.config_for(model.config.for_inference(platform.target(), dtype), mesh)
+    if config.causal and masks != _MASKING:
+        raise UserError(f"replace={replace} has no effect with the causal model {model.source}")
     log(f"evaluating {model.source}")
     kernel_check.ensure(config, log)
     dataset = _open(data_dir, split, model)

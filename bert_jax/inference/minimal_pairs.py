@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax import convert
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, check_flag
 from bert_jax.inference.engine import Row, text_rows, with_masked_lm
 from bert_jax.inference.fill_mask import masked_lm_engine
 from bert_jax.io import files
@@ -173,7 +173,7 @@ def read(path: str) -> list[Pair]:
     """Reads pairs from a BLiMP file: JSON lines with `UID`, `sentence_good` and `sentence_bad`.
 
     Raises:
-        UserError: the file is missing, or a line is malformed.
+        UserError: the file is missing or empty, or a line is malformed.
     """
     pairs = []
     for number, row in table.records(path, "jsonl"):
@@ -181,6 +181,7 @@ def read(path: str) -> list[Pair]:
         if not all(isinstance(value, str) and value.strip() for value in values) or values[0] == ALL:
             raise UserError(f"{path}:{number}: expected an object with text in {', '.join(FIELDS)}")
         pairs.append(Pair(*values))
+    check_flag("input", path, pairs, "one pair or more")
     return pairs
 
 

@@ -42,7 +42,7 @@ from bert_jax.training import auto_accumulation, flops, train
 from bert_jax.training.adapters import adapt, load_initial
 from bert_jax.training.evaluators import EvalStep, Evaluator, RecordEvaluator
 from bert_jax.training.metrics import MetricsWriter
-from bert_jax.training.optimizers import freeze, make_optimizer
+from bert_jax.training.optimizers import WITH_TRUST_RATIO, freeze, make_optimizer
 from bert_jax.training.state import TrainState
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import REPORT_FILE, WorkDir
@@ -463,7 +463,7 @@ def _masked_lm(config: PretrainConfig, data: Records, workdir: os.PathLike | str
     states = (os.path.join(workdir, "checkpoints"), config.resume_from)
     saved = [name for path in states if path for name in checkpoint.parameter_names(path) or ()]
     labeled = data.next_sentence or any(name.startswith("nsp/") for name in saved)
-    return MaskedLM(
+    masked_lm = MaskedLM(
         model,
         Vocabulary.from_tokenizer(data.tokenizer, data.token_counts() if masking.smoothing else None),
         masking,
@@ -473,6 +473,14 @@ def _masked_lm(config: PretrainConfig, data: Records, workdir: os.PathLike | str
         next_sentence_head="pretraining" in family.heads and labeled,
         eval_masking=eval_masking,
     )
+    # LAMB scales weight decay alone to the norm of the parameter, times the learning rate.
+    shrinks = config.optimizer.name in WITH_TRUST_RATIO and config.optimizer.weight_decay
+    if config.causal_steps and masked_lm.next_sentence_head and shrinks:
+        raise UserError(
+            f"causal_steps={config.causal_steps}: optimizer.name={config.optimizer.name} would shrink the "
+            "next-sentence head; expected another optimizer, or records without next-sentence labels"
+        )
+    return masked_lm
 
 
 def make_objective(

@@ -24,7 +24,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -35,7 +35,7 @@ from bert_jax.data import manifests
 from bert_jax.errors import UserError
 from bert_jax.inference import held_out, minimal_pairs
 from bert_jax.io import atomic, comma_lists, files, json_files
-from bert_jax.io.wording import counted
+from bert_jax.io.wording import counted, some
 from bert_jax.parallel import collective, distributed
 from bert_jax.runs import finetune, pretrain
 from bert_jax.settings import config_fields, config_files, pretrain_config
@@ -377,11 +377,12 @@ class Sweep:
         self._lock = Lock(directory, log=log)
         self.results: list[dict[str, Any]] = []
         with collective.failing_together():
-            for variant in experiment.variants:
-                self._check_inputs(variant)
+            firsts = {first for variant in experiment.variants for first in self._check_inputs(variant)}
+            if experiment.is_grid and len(firsts) > 1:  # the first metric ranks the runs
+                raise UserError(f"all runs of a grid need the same first metric, got {some(firsts)}")
 
-    def _check_inputs(self, variant: Variant) -> None:
-        """Raises UserError unless the fine-tunings of a variant have their inputs."""
+    def _check_inputs(self, variant: Variant) -> Iterator[str]:
+        """Yields the first metric of each fine-tuning of a variant, after checking that it has its inputs."""
         for measure in self.experiment.measures_of(variant):
             if not isinstance(measure, Finetuning):
                 continue
@@ -399,7 +400,8 @@ class Sweep:
                 continue
             config.seed = self.experiment.first_seed + self.experiment.seeds - 1  # it may be too large
             folder = self._folder(variant.name, self.experiment.first_seed, measure.name)
-            finetune.prepare(config, folder, explicit=self._explicit_of(variant))
+            _, task, _ = finetune.prepare(config, folder, explicit=self._explicit_of(variant))
+            yield task.metrics[0]
 
     def run(self, variants: Sequence[str] = ()) -> None:
         """Runs the variants that have no results yet: all with the first seed, then all with the second one.

@@ -403,6 +403,8 @@ def _rows(
     if kind == LINES:
         lines = (line.rstrip("\r\n") for line in text_lines(path))
         return enumerate(({columns.text_a: line} for line in lines), 1)
+    if kind in ("jsonl", COLUMNAR) and (quoting != "auto" or not columns.header):
+        raise UserError(f"{path}: data.header and data.quoting have no effect, they are for TSV and CSV")
     if kind == "jsonl":
         return records(path, kind)
     if kind == COLUMNAR:

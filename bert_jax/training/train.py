@@ -87,7 +87,7 @@ def fit(
     Raises:
         UserError: the work directory is damaged or belongs to another run, or too many steps in a row were
             skipped, or no step was trained, or the loss at the end is not finite.
-        StorageError: a save failed, or there is not enough space for one.
+        StorageError: a save failed, there is not enough space for one, or a file disappeared during training.
         Preempted: the process received SIGTERM; the state has been saved.
         KeyboardInterrupt: the process received SIGINT; the state has been saved.
     """
@@ -128,8 +128,14 @@ def fit(
             run.open_batches()
             run.compile()
             profiler = Profiler(os.path.join(workdir.path, "profile"), profile_steps, writer.message)
-            run.train(cleanup.enter_context(profiler))
-            checkpointer.wait()
+            try:
+                run.train(cleanup.enter_context(profiler))
+                checkpointer.wait()
+            except (FileNotFoundError, UserError) as error:
+                # A network file system may lose a file for a while: launchers try again.
+                if isinstance(error, FileNotFoundError) or isinstance(error.__cause__, FileNotFoundError):
+                    raise StorageError(str(error)) from error
+                raise
         run.check_result()
         return run.state
 

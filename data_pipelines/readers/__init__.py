@@ -178,15 +178,17 @@ def list_inputs(globs: str | Sequence[str], exclude: str = "") -> list[str]:
         exclude: a file or a folder that the command writes; its files are not inputs.
 
     Raises:
-        UserError: a pattern matches no file, or all files are empty.
+        UserError: a pattern matches no file, a file is a pipe, or all files are empty.
     """
     patterns = [globs] if isinstance(globs, str) else globs
     patterns = [path for text in patterns for path in comma_lists.paths(text, lambda path: bool(_glob(path)))]
     paths: dict[str, str] = {}  # by identity, since one file may be given by several spellings of its path
     for pattern in patterns:
         for path in sorted(_find(pattern, exclude)):
+            # Text is read more than once.
+            check_flag("input", path, os.path.isfile(path) or not os.path.exists(path), "a file, not a pipe")
             paths.setdefault(identity(path), path)
-    has_text = any(map(file_size, paths.values()))  # False for a pipe
+    has_text = any(map(file_size, paths.values()))
     check_flag("input", some(patterns), has_text, "a file with text")
     return sorted(paths.values())
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from xml.sax import saxutils
 
+from bert_jax.errors import UserError
 from bert_jax.io import compression
 from bert_jax.io.compression import opened
 from bert_jax.io.files import open_read
@@ -63,10 +64,16 @@ def read_xml(
 
 
 def _hidden_namespaces(range_: Range) -> frozenset[str]:
-    """Returns the English names of hidden namespaces, and their names in the dump's header, in lower case."""
+    """Returns the English names of hidden namespaces, and their names in the dump's header, in lower case.
+
+    Raises:
+        UserError: the file is not XML.
+    """
     with opened(range_.path) as file:
         head = file.read(_HEADER_BYTES)
     check_head(head, range_.path)
+    if b"<" not in head:
+        raise UserError(f"{range_.path}: expected XML with --input_format=wikipedia_xml")
     names = {name.decode("utf-8", "replace").lower() for _, name in _NAMESPACE.findall(head)}
     return wikitext.HIDDEN_NAMESPACES | names
 

@@ -43,6 +43,7 @@ MISTAKES = [
     (["inspect", "none"], "none: no such path"),
     (["inspect", "model", "--vocab=vocab.txt"], "--vocab=vocab.txt: expected records"),
     (["sweep", "--experiment=none", "--workdir=x"], "none"),
+    (["demo", "--workdir=gs://x"], "--workdir=gs://x"),
 ]
 
 

@@ -39,7 +39,7 @@ def test_files_that_are_not_text(options, tmp_path, capsys, content):
     "flags",
     [
         *("--max_seq_length=4", "--max_seq_length=70000", "--short_seq_prob=1.5", "--dupe_factor=0"),
-        *("--eval_fraction=0.9", "--workers=-2", "--masked_lm_prob=0.2"),
+        *("--eval_fraction=0.9", "--num_shards=1000000", "--workers=-2", "--masked_lm_prob=0.2"),
         *("--full_rows", "--full_rows --full_sentences --nsp=none", "--nsp=sop --schema=google"),
         *("--short_seq_prob=0.5 --full_rows --nsp=none", "--sampling_exponent=2", "--sentence_language=de"),
         *("--text_field=body", "--input_format=pdf", "--template=gpt", "--output=/proc/records"),

@@ -124,6 +124,7 @@ def test_bfloat16_is_close(model):
         (dict(layers=[-1, 3]), "expected different layers"),
         (dict(pooling="sum"), "--pooling=sum: expected one of mean, cls, max, last, pooler, none"),
         (dict(pooling="pooler", layers=[1]), "pooler needs the last layer"),
+        (dict(pooling="none", normalize=True), "--normalize=true"),
         (dict(max_seq_length=41), "expected 4 to 40 for a tiny model"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",

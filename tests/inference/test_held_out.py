@@ -150,6 +150,7 @@ def test_mistakes(evaluate, model, directory, tmp_path):
     long = processes.write_records(tmp_path / "long", length=33)
     for data, options, message in (
         (directory, {"of": model.replace(params=encoder, head="none")}, "has no masked LM head"),
+        (directory, {"of": causal(model), "replace": "1,0,0"}, "no effect with the causal model"),
         (other, {}, "was trained with another vocabulary"),
         (long, {}, "have 33 tokens, more than the 32 positions"),
         (directory, {"split": "dev"}, "have no split 'dev'"),

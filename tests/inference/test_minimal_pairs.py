@@ -115,7 +115,7 @@ def test_accuracies_and_files_of_pairs(tmp_path):
     rows = [{"UID": p.phenomenon, "sentence_good": p.good, "sentence_bad": p.bad, "x": 1} for p in PAIRS]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert minimal_pairs.read(str(path)) == PAIRS
-    for content in ("x\n", json.dumps(rows[0] | {"sentence_bad": " "}) + "\n"):
+    for content in ("", "x\n", json.dumps(rows[0] | {"sentence_bad": " "}) + "\n"):
         path.write_text(content)
         with pytest.raises(UserError):
             minimal_pairs.read(str(path))

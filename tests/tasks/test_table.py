@@ -35,6 +35,12 @@ def test_tables_are_read_as_pandas_writes_them(tmp_path, suffix):
     assert read_examples(str(tmp_path / f"x.{suffix}"), Columns("a", label="y")).texts_a == texts
 
 
+@pytest.mark.parametrize("columns, quoting", [(Columns("a"), "none"), (Columns("a", header=False), "auto")])
+def test_settings_of_csv_are_errors_with_json_lines(tmp_path, columns, quoting):
+    with pytest.raises(UserError, match=r"data\.header and data\.quoting"):
+        read_examples(write(tmp_path / "x.jsonl", '{"a": "text"}\n'), columns, quoting=quoting)
+
+
 @pytest.mark.parametrize(
     "text",
     ['"left open\t1\nnext\t0\n', '"one" two\t1\n', '"one\t1\ntwo\t0\nthree"\t1\n', "one\rtwo\t1\n"],

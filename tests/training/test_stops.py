@@ -2,6 +2,7 @@
 
 import signal
 import time
+from unittest import mock
 
 import jax
 import pytest
@@ -9,7 +10,7 @@ from jax.experimental import multihost_utils
 from support.regression import Recorder, Run, assert_same, at, send, stopping_at_once
 
 from bert_jax.checkpoint import saving
-from bert_jax.errors import Preempted
+from bert_jax.errors import Preempted, StorageError, UserError
 from bert_jax.training import train
 from bert_jax.training.preemption import PreemptionGuard, Watchdog
 
@@ -45,6 +46,15 @@ def test_sigint_says_so_and_saves_too(whole, tmp_path, capfd):
     assert "stopping: step 7 will be saved; press Ctrl-C again to stop without" in capfd.readouterr().err
     assert run.saved()[-1] == 7
     assert_same(run.fit(), whole[1])
+
+
+def test_a_file_that_disappears_in_a_step_is_a_failure_that_may_pass(tmp_path):
+    for error in (FileNotFoundError(2, "gone", "x"), UserError("x is gone")):
+        error.__cause__ = FileNotFoundError(2, "gone", "x")
+        run = Run(tmp_path / type(error).__name__)
+        run.before_batch = at(3, mock.Mock(side_effect=error))
+        with pytest.raises(StorageError, match="gone"):
+            run.fit()
 
 
 def test_a_signal_after_the_last_step_reaches_the_process(tmp_path):

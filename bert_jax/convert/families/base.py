@@ -302,6 +302,9 @@ class Family:
 
         If tied tensors have different values, the masked LM head is skipped, and their names are the second
         result.
+
+        Raises:
+            UserError: a tensor is stored with and without its prefix.
         """
         prefix = f"{self.base}."
         of_base = [one.names[HUGGINGFACE] for one in self.table if one.names[HUGGINGFACE].startswith(prefix)]
@@ -314,6 +317,8 @@ class Family:
                 name = prefix + name
             other = next((other for other in self.renamed if name.startswith(other)), "")
             name = self.renamed.get(other, "") + name.removeprefix(other)
+            if name in result:
+                raise UserError(f"the model has two tensors {name}, with and without a prefix")
             floating = np.issubdtype(tensor.dtype, np.floating) or tensor.dtype.name == "bfloat16"
             result[name] = tensor.astype(np.float32, copy=False) if floating else tensor
         untied = []

@@ -22,6 +22,7 @@ from bert_jax.convert.model import Model, check_file_params, params_of_head
 from bert_jax.convert.param_mapping import HUGGINGFACE
 from bert_jax.errors import UserError, reading
 from bert_jax.io import files, json_files
+from bert_jax.io.wording import some
 from bert_jax.models import config as bert_config
 from bert_jax.tokenization.huggingface import CONFIG, read_tokenizer
 
@@ -80,8 +81,11 @@ class HuggingFace(Format):
         found = family.from_files(tensors, config, HUGGINGFACE, named)
         check_file_params(folder, family, found, ignore)
         head = _head_of(found.params, family, named)
+        lacking = set(family.required(named or "none")) - {name.split("/")[0] for name in found.params}
         if untied:
             log(f"warning: {folder}: {untied[0]} is not tied, so that its masked LM head is not used")
+        elif lacking:
+            log(f"warning: {folder} has no {some(sorted(lacking))}, which its head {named} needs")
         params = params_of_head(found.params, head, family, folder, log)
         labels, problem_type, scores = None, "", sentences.PairScores()
         if CLASSIFIER in params and HEADS[head].labeled:

@@ -233,6 +233,8 @@ def _groups(base: Model, head: str, params: Mapping[str, Any]) -> set[str]:
 
 
 def _hf_tensors(model: Model, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    if partial := [name for name in params if name not in model.params]:
+        raise UserError(f"{model.source}: --to=peft cannot store {partial[0]}, trained in some layers only")
     tensors = model.family.to_files(params, model.config, HUGGINGFACE, model.head)
     prefix = f"{model.family.base}." if model.head == "none" else ""
     return {name.removeprefix(prefix): x for name, x in tensors.items()}

@@ -85,6 +85,8 @@ def read_sentences(
     """
     path = str(path)
     kind = detect_format(_FORMATS, path, format)
+    if kind == "conll" and id:
+        raise UserError(f"{path}: the column {id!r} of the id has no effect with CoNLL columns")
     rows = _conll(path, word, tag, tagged) if kind == "conll" else records(path, kind)
     columns = ("", "") if kind == "conll" else (word, tag)
     names = [[each] if each else known for each, known in zip(columns, (WORDS, TAGS), strict=True)]
