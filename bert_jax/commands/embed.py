@@ -19,6 +19,7 @@ from absl import flags as absl_flags
 from etils import epy
 
 from bert_jax.commands import shared
+from bert_jax.errors import check_flag
 from bert_jax.io.progress import Progress, log
 from bert_jax.io.wording import counted, rate
 from bert_jax.settings.flags import Define
@@ -114,6 +115,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             cut += features.cut
             blank += not "".join(text).strip()
             yield text, features
+        check_flag("input", flags.input, count, "one text or more")
 
     with Progress() as progress:
         progress.start("embedding", text_files.count_lines(flags.input), "texts")

@@ -30,6 +30,7 @@ MISTAKES = [
     (["embed", "--model=model", "--input=none.txt", "--output=x.npy"], "--input=none.txt: no such file"),
     (["embed", "--model=none", "--input=texts.txt", "--output=x.npy"], "none"),
     (["embed", "--model=model", "--input=texts.txt", "--output=x.npy", "--layers=-1,a"], "--layers=-1,a"),
+    (["embed", "--model=model", "--input=empty.txt", "--output=x.npy"], "--input=empty.txt"),
     (["embed", "--model=model", "--input=texts.txt", "--output=there.npy"], "--overwrite"),
     (["search", "--index=i", "--query=a"], "a new index in i needs --corpus"),
     (["search", "--index=i", "--corpus=none.txt", "--model=model"], "--corpus=none.txt: no such file"),
@@ -52,7 +53,8 @@ def folder(tmp_path_factory):
     directory = tmp_path_factory.mktemp("mistakes")
     work_directory.FORMAT.write(tiny_model(directory), directory / "model")
     (directory / "texts.txt").write_text("a cat\n")
-    (directory / "there.npy").touch()
+    for name in ("empty.txt", "there.npy"):
+        (directory / name).touch()
     (directory / "pairs.tsv").write_text("a\tb\none\ttwo\n")
     return directory
 
