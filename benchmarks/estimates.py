@@ -4,8 +4,9 @@
 
 Needs libtpu (`pip install -e '.[estimate]'`). Each recipe is compiled with two small numbers of layers, in
 minutes of a core rather than half an hour. Step, memory and FLOPs grow by the same amount for each layer, and
-are extrapolated. For BERT-Base on v5e:4x4 with rows of 512 this gives 84.2 ms and 6.23 GiB; the whole model
-has 82.8 ms and 6.23 GiB. OUTPUT keeps the JSON of each estimate, which is not computed again.
+are extrapolated. For BERT-Base with rows of 512 on v5e:4x4 this gives 84.2 ms and 6.23 GiB (compiled whole:
+82.8 and 6.23), on v5p:4x4x4 38.5 ms and 5.23 GiB (38.6 and 5.24). OUTPUT keeps the JSON of each estimate,
+which is not computed again.
 """
 
 import argparse
@@ -30,7 +31,7 @@ RECIPES = {
     "ELECTRA-base, 512": ("electra:base", 512, 32, (2, 4), 12, 256 * 766_000, _ELECTRA),
     "ModernBERT-base, 1,024": ("modernbert", 1024, 16, (4, 7), 22, 1_719_000_000_000 // 1024, _MODERNBERT),
     "ModernBERT-base, 8,192": ("modernbert", 8192, 2, (4, 7), 22, 300_000_000_000 // 8192, _MODERNBERT),
-    "DeBERTa-v3-base, 512": ("deberta_v3:base", 512, 32, (2, 4), 12, 8192 * 500_000, _DEBERTA),
+    "DeBERTa-v3-base, 512": ("deberta_v3:base", 512, 32, (4, 6), 12, 8192 * 500_000, _DEBERTA),
 }
 
 
@@ -42,7 +43,7 @@ def estimate(path, config, length, rows, topology, layers, flags):
         command += [f"--topology={topology}", f"--seq_length={length}", f"--config.batch_size={rows * chips}"]
         command += [f"--config.model.num_hidden_layers={layers}", *flags]
         if config.startswith("deberta"):
-            command.append(f"--config.replaced_tokens.generator_layers={layers // 2}")
+            command.append(f"--config.replaced_tokens.generator_layers={layers // 2}")  # at least two
         path.write_text(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     return json.loads(path.read_text())
 
