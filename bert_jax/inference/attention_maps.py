@@ -46,14 +46,7 @@ def attention_maps(model: Model, text: str, text_b: str | None = None) -> Attent
 def attention_weights(
     params, batch: dict[str, jax.Array], *, config: EncoderConfig, types: tuple[int, int] = TYPES
 ) -> jax.Array:
-    """Returns the attention probabilities of each layer: [B, layers, heads, L, L].
-
-    Args:
-        params: the parameters `encoder`, some as `placement.UnstackedLayers`.
-        batch: a batch, as for `bert_jax.inference.embedding.features`.
-        config: the configuration of the encoder.
-        types: the token types of the first and the second text.
-    """
+    """Returns attention probabilities, [B, layers, heads, L, L]; arguments are as in `embedding.features`."""
     encoder = placement.restack(params["encoder"])
     inputs = row_inputs(batch["input_ids"], batch["lengths"], batch["first_lengths"], types)
     arrays = (inputs[name] for name in INPUTS)

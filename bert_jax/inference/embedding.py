@@ -37,13 +37,9 @@ _WINDOW_BYTES = 128 << 20  # size of the results at which fewer texts are sorted
 
 @dataclasses.dataclass(frozen=True)
 class Features(Row):
-    """The tokens and the features of one text or pair of texts.
+    """The tokens and the features of one text or pair of texts."""
 
-    Attributes:
-        values: float32 [layers x H], or [L, layers, H] with pooling "none".
-    """
-
-    values: np.ndarray
+    values: np.ndarray  # float32 [layers x H], or [L, layers, H] with pooling "none"
 
 
 class Embedder:
@@ -159,10 +155,8 @@ class Embedder:
         Thousands of texts are read ahead and sorted by length, so batches have little padding and few shapes.
         Memory is bounded for any number of texts.
 
-        Args:
-            texts: any number of texts or pairs.
-            progress: called after each batch with the number of texts that have been computed.
-            prefix: see `text_rows`.
+        `progress` is called after each batch with the number of texts that have been computed; `prefix` is as
+        in `text_rows`.
         """
         before = size = 0
         window: list[Row] = []
@@ -205,13 +199,10 @@ def check_reads_cls(given: str, pooling: str, config: EncoderConfig, source: str
 def pool(
     states: jax.Array, sequence_ids: jax.Array, pooling: str, cls_positions: jax.Array | None = None
 ) -> jax.Array:
-    """Pools token states [B, L, H] to one vector per text, [B, H] or [B, S, H].
+    """Pools token states [B, L, H] to one vector per text, [B, H] or [B, S, H]; "none" returns the states.
 
-    Args:
-        states: the states of one layer.
-        sequence_ids: int32 [B, L], 1 at tokens, or the number of the text in a packed row, and 0 at padding.
-        pooling: a name in `POOLINGS`. The mean is computed in float32, and "none" returns the states.
-        cls_positions: int32 [B, S], where the texts of packed rows begin; None for one text per row.
+    `sequence_ids`, int32 [B, L], are 1 at tokens, or the number of the text in a packed row, and 0 at
+    padding. `cls_positions`, int32 [B, S], are where the texts of packed rows begin.
     """
     if pooling == "mean":
         states = states.astype(jnp.float32)
@@ -232,19 +223,9 @@ def features(
 ) -> jax.Array:
     """Returns the features of a batch, float32 [B, layers x H], or [B, L, layers, H] with pooling "none".
 
-    Packed rows have features [B, S, layers x H].
-
-    Args:
-        params: the parameters `encoder`, and `pooler` for pooling "pooler", some as
-            `placement.UnstackedLayers`.
-        batch: int32 `input_ids` [B, L]; `lengths` [B], the number of tokens of each row; and `first_lengths`
-            [B], the number of tokens before the second text. Packed rows have `starts` [B, S] and
-            `first_lengths` [B, S] in the format of `rows.packing`.
-        config: the configuration of the encoder.
-        layers: the layers, from 0 for the embeddings to the number of layers.
-        pooling: as in `Embedder`.
-        normalize: as in `Embedder`.
-        types: the token types of the first and the second text.
+    Packed rows have features [B, S, layers x H]. `params` are `encoder`, and `pooler` for pooling "pooler",
+    some as `placement.UnstackedLayers`; `batch` is as in `Engine`. `layers` are numbered from 0 for the
+    embeddings, and `types` are the token types of the first and the second text.
     """
     params = placement.restack(params)
     if "starts" in batch:

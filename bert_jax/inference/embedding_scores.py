@@ -22,12 +22,9 @@ _RECALLS = (10, 100)
 
 
 def read_similarity(path: str, columns: str, log: Callable[[str], None]) -> Examples:
-    """Returns pairs of texts with a numeric score each, as their label.
+    """Returns pairs of texts of a table with a numeric score each, as their label.
 
-    Args:
-        path: a TSV, CSV or JSON lines file.
-        columns: the columns of both texts and of the score; "" for the columns of STS-B.
-        log: called with a warning if malformed rows are skipped.
+    `columns` are the columns of both texts and of the score; "" for the columns of STS-B.
     """
     names = comma_lists.names(columns or table.STSB)
     if len(names) != 3:
@@ -63,11 +60,7 @@ class Judged:
 
 
 def read_retrieval(directory: str, split: str) -> Judged:
-    """Returns a data set in the format of BEIR (Thakur et al. 2021).
-
-    Args:
-        directory: has corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv.
-        split: the name of the relevance judgments.
+    """Returns a data set in the format of BEIR: corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv.
 
     Raises:
         UserError: a file is missing or malformed, an id is not unique, or the judgments match no texts.
@@ -118,9 +111,7 @@ def ranking_scores(
 ) -> dict[str, float]:
     """Returns the means over queries of nDCG@10 (with graded gains), MRR@10, recall@10 and recall@100.
 
-    Args:
-        judged: {query: {document: gain above 0}}.
-        ranked: {query: documents, the best first}.
+    `judged` is {query: {document: gain above 0}}, and `ranked` {query: documents, the best first}.
     """
     discounts = metrics.discounts(np.arange(1, 11))
     rows = []

@@ -29,19 +29,11 @@ _ENCODE_CHUNK = 2048  # texts that are tokenized at a time
 Text = str | tuple[str, str]
 
 
-# Tokens of the shortest rows. On accelerators, programs take longer to compile and tokens less to compute.
-# The shortest rows of programs that are compiled in advance are twice as long.
-_CPU_SHORTEST, _ACCELERATOR_SHORTEST = 8, 16
-
-
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """The tokens of one text or pair of texts.
+    """The tokens of one text or pair of texts, and whether it was truncated (`cut`).
 
-    Attributes:
-        token_ids: int32 [L], including [CLS] and [SEP].
-        first_length: the number of tokens before the second text.
-        cut: whether the text was truncated.
+    `token_ids` are int32 [L] with special tokens, `first_length` of them before the second text.
     """
 
     token_ids: np.ndarray
@@ -49,23 +41,14 @@ class Row:
     cut: bool
 
 
-def shortest_length(mesh: jax.sharding.Mesh) -> int:
-    """Returns the least padded length that suits the devices."""
-    return _ACCELERATOR_SHORTEST if microbatches.tokens_at_a_time(mesh) is None else _CPU_SHORTEST
-
-
-def padded_lengths(longest: int, shortest: int = _ACCELERATOR_SHORTEST) -> list[int]:
-    """Returns the padded lengths 16, 24, 32, 48, 64, 96, ..., `longest`, if `shortest` is 16.
-
-    Each length needs a compiled program. There are few, and they need less padding than powers of two.
-    """
-    lengths = (length << power for power in itertools.count() for length in (shortest, shortest * 3 // 2))
-    return [*itertools.takewhile(lambda length: length < longest, lengths), longest]
+def _shortest_length(mesh: jax.sharding.Mesh) -> int:
+    # On accelerators, programs take longer to compile and tokens less to compute.
+    return 16 if microbatches.tokens_at_a_time(mesh) is None else 8
 
 
 def few_lengths(longest: int, mesh: jax.sharding.Mesh) -> list[int]:
     """Returns the row lengths of programs compiled in advance: 16 or 32, doubled, ..., `longest`."""
-    return _powers(2 * shortest_length(mesh), 2, longest)
+    return _powers(2 * _shortest_length(mesh), 2, longest)
 
 
 def few_sizes(most: int, devices: int) -> list[int]:
@@ -112,13 +95,8 @@ def text_rows(
 ) -> Iterator[Row]:
     """Yields the tokens of each text or pair of texts. Texts are read and tokenized in chunks.
 
-    Args:
-        tokenizer: the tokenizer of the model.
-        texts: any number of texts or pairs.
-        max_seq_length: the maximum number of tokens of a row, including [CLS] and [SEP]. Longer texts are
-            truncated; in a pair, the longer text is truncated.
-        special: special tokens that are recognized in the texts; others are treated as ordinary text.
-        prefix: prepended to each text, or to the first text of a pair.
+    Texts are truncated to `max_seq_length` tokens with special tokens, in a pair the longer text. Only the
+    tokens in `special` are recognized in a text. `prefix` is prepended to each text, or the first of a pair.
 
     Raises:
         UserError: `texts` is a single text, or an item is neither a text nor a pair of texts.
@@ -183,7 +161,6 @@ class Engine:
         packs: whether `compute` also takes packed rows, which have `starts` and `first_lengths` [R, S] in the
             format of `rows.packing`, and returns outputs [R, S, ...] for them.
         shared_with: an engine of the same model and dtype, whose parameters on the devices are reused.
-        log: called with each line to be logged.
     """
 
     def __init__(
@@ -204,7 +181,13 @@ class Engine:
         self.unknown = assembly.UnknownTokens(model.require_tokenizer(), log)
         mesh = sharding.make_mesh()
         self._longest = max_seq_length
-        self._lengths = padded_lengths(max_seq_length, shortest_length(mesh))
+        # 16, 24, 32, 48, 64, 96, ... Each length needs a program; powers of two would need more padding.
+        shortest = _shortest_length(mesh)
+        lengths = (length << power for power in itertools.count() for length in (shortest, shortest * 3 // 2))
+        self._lengths = [
+            *itertools.takewhile(lambda length: length < max_seq_length, lengths),
+            max_seq_length,
+        ]
         self._sizes: tuple[int, ...] = ()
         self._packs, self._hidden_size = packs, config.hidden_size
         self._mesh = mesh
@@ -224,17 +207,11 @@ class Engine:
         total: int | None = None,
         arrays: Callable[[list[Row], int], dict[str, np.ndarray]] = lambda rows, size: {},
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields the outputs of rows, one batch at a time, the longest rows first.
+        """Yields (numbers of b rows, their outputs [b, ...]), one batch at a time, the longest rows first.
 
-        If packing costs less, several rows share one packed row, in any order.
-
-        Args:
-            rows: the rows.
-            total: the number of all rows if no more follow, so that a few rows form a small batch.
-            arrays: maps the rows of a batch and its padded size to additional arrays [size, ...].
-
-        Yields:
-            (numbers of b rows, their outputs [b, ...]).
+        If packing costs less, several rows share one packed row, in any order. `total` is the number of all
+        rows if no more follow, so that a few rows form a small batch. `arrays` maps the rows of a batch and
+        its padded size to additional arrays [size, ...].
         """
         data = encoded(rows, self._pad_id)
         self.unknown.add(data.tokens)

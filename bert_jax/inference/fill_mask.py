@@ -77,12 +77,10 @@ class MaskFiller:
     Args:
         model: the model, with a tokenizer, or the path of a checkpoint in any supported format.
         log: called with each line to be logged.
-        dtype: the dtype of the computation: "float32", "bfloat16", or "auto"; see
-            `EncoderConfig.for_inference`.
+        dtype: the dtype of the computation; see `EncoderConfig.for_inference`.
         shared_with: an engine of the same model whose device parameters are reused; see `Engine`.
 
     Attributes:
-        tokenizer: the tokenizer of the model.
         mask: the spelling of a mask in a text: "[MASK]", or "<mask>" for RoBERTa.
 
     Raises:
@@ -158,16 +156,10 @@ def logits_at(
     types: tuple[int, int] = TYPES,
     head: MaskedLMHead = MASKED_LM,
 ) -> jax.Array:
-    """Returns the logits of the masked LM head at given positions, float32 [B, P, V].
+    """Returns the logits of the masked LM head at `positions`, int32 [B, P], as float32 [B, P, V].
 
-    Args:
-        params: the parameters `encoder` and `mlm`, some as `placement.UnstackedLayers`.
-        ids: int32 [B, L], the tokens of rows with one text per row.
-        lengths: int32 [B, 1], the number of tokens of each row.
-        positions: int32 [B, P], the positions in each row.
-        config: the configuration of the encoder.
-        types: the token types of the first and the second text.
-        head: the structure of the masked LM head.
+    `params` are `encoder` and `mlm`, some as `placement.UnstackedLayers`; `ids`, int32 [B, L], have one text
+    per row, and `lengths`, int32 [B, 1], are their numbers of tokens.
     """
     params = placement.restack(params)
     inputs = row_inputs(ids, lengths, types=types)

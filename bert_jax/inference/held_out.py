@@ -50,16 +50,10 @@ def held_out(
     tokens. Rows that already have masks get new ones. A causal model has no masks and predicts every token
     except the first of each sequence.
 
-    Args:
-        checkpoint: the path of a checkpoint in any supported format. The generator of ELECTRA is evaluated.
-        records_dir: record directories with the vocabulary of the model, separated by commas.
-        split: the split of the records.
-        replace: the fractions of the tokens to predict that become [MASK], become a random token, and stay
-            the same.
-        rows: the number of rows, from the first on; 0 for all.
-        dtype: the dtype of the computation; see `EncoderConfig.for_inference`.
-        log: called with each line to be logged.
-        on_batch: called with the numbers of batches done and in total.
+    `checkpoint` has any supported format; of ELECTRA, the generator is evaluated. `records_dir` are record
+    directories with the vocabulary of the model, separated by commas, of which the first `rows` are read, or
+    all. `replace` are the fractions of the tokens to predict that become [MASK], become a random token, and
+    stay the same. `on_batch` is called with the numbers of batches done and in total.
 
     Returns:
         `rows` and `predicted_tokens`, two counts; `mlm_loss`, in nats per token, and `mlm_accuracy`, or

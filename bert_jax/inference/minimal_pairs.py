@@ -48,16 +48,7 @@ class _Prediction(Row):
 
 
 class SentenceScorer:
-    """Scores sentences with a pre-trained checkpoint, which is loaded on construction.
-
-    Args:
-        path: the path of a checkpoint in any supported format, with a masked LM head.
-        log: called with each line to be logged.
-        dtype: the dtype of the computation, as in `EncoderConfig.for_inference`.
-
-    Attributes:
-        source: the place from which the model was read.
-        engine: the engine that runs the model.
+    """Scores sentences with a checkpoint in any format; `dtype` is as in `EncoderConfig.for_inference`.
 
     Raises:
         UserError: there is no checkpoint at `path`, or it has no masked LM head or no vocabulary.
@@ -150,12 +141,9 @@ def evaluate(
     pairs: Sequence[Pair],
     on_done: Callable[[int], None] = lambda done: None,
 ) -> tuple[np.ndarray, dict[str, dict[str, float]]]:
-    """Returns the scores of the sentences of pairs and the accuracy for each phenomenon.
+    """Returns the scores of the sentences of N pairs and the accuracy for each phenomenon.
 
-    Args:
-        scorer: a `SentenceScorer`.
-        pairs: N pairs.
-        on_done: called with the number of sentences done.
+    `scorer` is a `SentenceScorer`, and `on_done` is called with the number of sentences done.
 
     Returns:
         float64 [N, 2], and {phenomenon: {"accuracy", "pairs"}} in the order of the pairs, with "all" last. A

@@ -347,20 +347,12 @@ def step_directory(directory: str, which: str) -> str:
 def answer_lines(model: Predictor, reader: LineReader, source: Any, out: IO[bytes]) -> tuple[int, int]:
     """Answers every line of a stream with one line of JSON, in order, until the stream ends.
 
-    All lines that are waiting when the model becomes idle form the next batch. The answer to a malformed line
-    is an object with the number of the line, `line`, and a description of the problem, `error`.
-
-    Args:
-        model: the predictor, whose batch size limits the lines of a batch.
-        reader: parses the lines.
-        source: the UTF-8 stream, with one example per line and a method `read1`, like `sys.stdin.buffer`.
-        out: the stream for the answers. It is flushed after each batch.
+    All lines that are waiting when the model becomes idle form the next batch, up to its batch size. The
+    answer to a malformed line is an object with the number of the line, `line`, and the problem, `error`.
+    `source` has a method `read1`, like `sys.stdin.buffer`. `out` is flushed after each batch.
 
     Returns:
         (number of lines, number of malformed lines).
-
-    Raises:
-        StorageError: reading the source fails.
     """
     count = bad = 0
     for lines in _waiting(source, model.batch_size):

@@ -44,13 +44,7 @@ _ANCHORS = 512  # anchors searched at a time
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """A document and its score.
-
-    Attributes:
-        document: the document.
-        score: the inner product of the vectors, which is their cosine if they have length 1; or the score of
-            a reranker.
-    """
+    """A document and its score: the inner product of the vectors, or the score of a reranker."""
 
     document: Document
     score: float
@@ -59,10 +53,7 @@ class Result:
 def nearest(queries: np.ndarray, vectors: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the vectors with the largest inner products, the largest first; ties are ordered by number.
 
-    Args:
-        queries: float32 [Q, H].
-        vectors: float32 [N, H], in memory or mapped from a file.
-        most: number of vectors to find; all if there are fewer.
+    `queries` are float32 [Q, H], and `vectors` float32 [N, H], in memory or mapped from a file.
 
     Returns:
         Numbers int64 [Q, k] and inner products float32 [Q, k], where k is the smaller of `most` and N.
@@ -104,10 +95,7 @@ def fingerprint(model: Model, embedder: Embedder) -> dict[str, Any]:
 
 
 class Index:
-    """An index in a directory; its files are mapped into memory.
-
-    Args:
-        directory: a local directory that `make` has filled.
+    """An index in a local directory that `make` has filled; its files are mapped into memory.
 
     Attributes:
         settings: the content of index.json.
@@ -145,12 +133,7 @@ class Index:
         return Document(**json.loads(self._texts[begin : self._ends[number]].tobytes()))
 
     def search(self, queries: np.ndarray, most: int) -> Iterator[list[Result]]:
-        """Yields the documents with the largest inner products for each query, the largest first.
-
-        Args:
-            queries: float32 [Q, H].
-            most: number of documents to find.
-        """
+        """Yields, for each of the `queries`, float32 [Q, H], the results of `nearest`."""
         for numbers, scores in zip(*nearest(queries, self.vectors, most), strict=True):
             yield [Result(self.document(n), score) for n, score in zip(numbers, scores.tolist(), strict=True)]
 
@@ -168,16 +151,9 @@ def make(
 ) -> Index:
     """Embeds a corpus, in bounded memory, and returns its index.
 
-    Args:
-        directory: a local directory, created if it does not exist. `INDEX` is written last, so an interrupted
-            call leaves no index. An older index stays until all new vectors are computed.
-        documents: the corpus.
-        embedder: computes the vectors.
-        checkpoint: the absolute path or URL of the model.
-        corpus: the path or URL of the corpus.
-        made_by: the `fingerprint` of the embedder.
-        progress: called with the number of documents that have been embedded.
-        log: called with one line at the end.
+    `INDEX` is written last, so an interrupted call leaves no index. An older index stays until all new
+    vectors are computed. `checkpoint` and `corpus` are paths or URLs, and `made_by` is the `fingerprint` of
+    the embedder. `progress` is called with the number of documents that have been embedded.
 
     Raises:
         UserError: the corpus has no document.
@@ -201,39 +177,25 @@ def make(
         count = write_npy(vectors, embedder, (("", features) for features in stream))
         files.remove(paths[INDEX], missing_ok=True)
     digests |= {name: files.crc32c(paths[name]) for name in (VECTORS, TEXTS)}
-    settings = {
-        "version": _VERSION,
-        "checkpoint": checkpoint,
-        "corpus": corpus,
-        "digests": digests,
-        "model": dict(made_by),
-    }
-    json_files.write(paths[INDEX], settings)
+    described = {"checkpoint": checkpoint, "corpus": corpus, "digests": digests, "model": dict(made_by)}
+    json_files.write(paths[INDEX], {"version": _VERSION} | described)
     seconds = time.monotonic() - began
     log(f"{directory}: {counted(count, 'document')}, {embedder.width} numbers each; {seconds:.1f} s")
     return Index(directory)
 
 
 class Reranker:
-    """Scores pairs of texts with a fine-tuned model.
+    """Scores pairs of texts with a fine-tuned model, and reranks the first `candidates` documents per query.
 
-    Args:
-        model: a model for reranking, late interaction, regression on pairs (the number is the score), or
-            classification with two labels. The score of a classification is the probability of the larger
-            label if labels are integers, and otherwise of the task's label for relevant documents.
-        candidates: number of documents per query to rerank, from the first on.
-        log: called with a line that names the label for relevant documents of a classification.
+    The model is for reranking, late interaction, regression on pairs (the number is the score), or
+    classification with two labels. The score of a classification is the probability of the larger label if
+    labels are integers, and otherwise of the task's label for relevant documents; a line of `log` names it.
 
     Raises:
         UserError: the model is of another kind, or the label for relevant documents is not known.
     """
 
-    def __init__(
-        self,
-        model: Predictor,
-        candidates: int = CANDIDATES,
-        log: Callable[[str], None] = print,
-    ):
+    def __init__(self, model: Predictor, candidates: int = CANDIDATES, log: Callable[[str], None] = print):
         self.candidates, self._model, self._output = candidates, model, 0
         task = model.task
         if not task.scores_pairs or not task.line_names()["text_b"]:

@@ -18,14 +18,9 @@ _MOST_BYTES_TO_COUNT = 2 << 30  # counting the lines of a file of this size take
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """A document or a query.
+    """A document or a query; `text` begins with the title if there is one."""
 
-    Attributes:
-        id: the id in the file; without an id, the number of the line or JSON object, counted from 0.
-        text: the text, preceded by the title if there is one.
-    """
-
-    id: str
+    id: str  # in the file, or the number of the line or JSON object, counted from 0
     text: str
 
 
@@ -48,7 +43,9 @@ def _rows(path: str, *columns: str) -> Iterator[tuple[Mapping[str, Any], list[st
             try:
                 if isinstance(row, table.Malformed):
                     raise row
-                columns = tuple(column or inferred.text_column(row) for column in columns)
+                found = [name for name in inferred.TEXTS if name in row]
+                usual = found[0] if len(found) == 1 else inferred.TEXTS[0]
+                columns = tuple(column or usual for column in columns)
                 keys = (table.find_key(row, [column]) for column in columns)
                 yield row, [table.json_text(row[key], "text", key) for key in keys]
             except table.Malformed as error:
@@ -79,12 +76,9 @@ def read_documents(path: str, flag: str = "--corpus") -> Iterator[Document]:
 def read_texts(path: str, text_a: str = "", text_b: str = "") -> Iterator[Text]:
     """Yields the texts of a file, including blank ones, so that results correspond to lines.
 
-    Args:
-        path: the path of a file with one text per line, or of a table, as its suffix says (JSON lines, CSV,
-            TSV, Parquet, Arrow); hf:ORG/NAME for the training set on the hub; "-" for lines from standard
-            input. Files with the suffix .gz, .bz2, .xz or .zst are decompressed.
-        text_a: the column of the text in a table; "" for the column in `inferred.TEXTS` that the table has.
-        text_b: the column of the second text of a pair; "" for single texts.
+    `path` is a file with one text per line, a table, as its suffix says, hf:ORG/NAME for the training set on
+    the hub, or "-" for lines from standard input. In a table, `text_a` is the column of the text; "" for the
+    column in `inferred.TEXTS` that the table has. `text_b` is the column of the second text of a pair.
 
     Raises:
         UserError: a line is malformed; the message gives its number.

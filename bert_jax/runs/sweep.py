@@ -394,7 +394,7 @@ class Sweep:
                 if not path or not all(map(files.exists, table.parts(path))):
                     raise UserError(f"{measure.name}: {field}={path}: no such file")
             # If a task has no configured metrics, its metrics may depend on its data.
-            reported = metrics.listed(config.metrics) or registry.get(config.task).metrics
+            reported = comma_lists.names(config.metrics) or registry.get(config.task).metrics
             check_known(f"{measure.name}: metric", measure.metrics if reported else (), reported)
             if not is_first:
                 continue

@@ -18,7 +18,7 @@ from bert_jax import tokenization
 from bert_jax.convert import families
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
-from bert_jax.io import columnar, compression
+from bert_jax.io import columnar, comma_lists, compression
 from bert_jax.io.wording import counted
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads.structures import ClassificationHead
@@ -58,14 +58,9 @@ class TaskConfig:
         minimum=4,
         maximum=2**24,
     )
-    metrics: str = option(
-        "",
-        "Comma-separated metrics; the first selects the best checkpoint.",
-    )
+    metrics: str = option("", "Comma-separated metrics; the first selects the best checkpoint.")
     head: str = option(
-        LINEAR,
-        "Output head: `linear`, or `bilstm` (two BiLSTM layers, then linear).",
-        choices=HEADS,
+        LINEAR, "Output head: `linear`, or `bilstm` (two BiLSTM layers, then linear).", choices=HEADS
     )
     head_size: int = option(768, "Width of each direction of the BiLSTM head.", minimum=1, maximum=2**20)
     data: DataConfig = DataConfig()
@@ -76,9 +71,7 @@ class WindowsConfig(TaskConfig):
     """The fields of tasks that split a long text into windows."""
 
     doc_stride: int = option(
-        0,
-        "Stride in tokens between the windows of a long text. 0: truncate it.",
-        maximum=2**24,
+        0, "Stride in tokens between the windows of a long text. 0: truncate it.", maximum=2**24
     )
 
 
@@ -97,12 +90,8 @@ class FinetuneTask(abc.ABC):
         next_command: the suggested command after training, with {workdir} for the work directory.
         rules: conditions on other fields under which fields of `Config` have an effect.
         problem_type: the `problem_type` of a sequence classification in transformers; "" for other heads.
-        config: the values of the fields of `Config`.
-        spec: the task's entry in the registry.
         labels: the label names in the order of the logits; empty if the task has none, or if they are not
             known before `read_training`.
-        tokenizer: the tokenizer of the model.
-        model_config: the configuration of the encoder.
     """
 
     Config: ClassVar[type[TaskConfig]] = TaskConfig
@@ -161,11 +150,8 @@ class FinetuneTask(abc.ABC):
     def read_unlabeled(self, path: str, *, test: bool = False, format: str = "auto", **columns: Any) -> Any:
         """Returns the examples of a file without reading labels.
 
-        Args:
-            path: the path of the file.
-            test: whether the file has the columns of the benchmark's test set.
-            format: the format of the file; "auto" for `config.data.format`.
-            **columns: the columns that differ from the training file's columns.
+        `test` is whether the file has the columns of the benchmark's test set, and `format` is "auto" for
+        `config.data.format`. `columns` are the columns that differ from the training file's columns.
         """
 
     @abc.abstractmethod
@@ -199,8 +185,11 @@ class FinetuneTask(abc.ABC):
         Raises:
             UserError: the configuration names an unknown metric.
         """
-        names = self.config.metrics or ",".join(self.spec.metrics)
-        return metrics.parse(names, self.known_metrics, self.spec.name)
+        names, known = comma_lists.names(self.config.metrics) or self.spec.metrics, self.known_metrics
+        if not set(names) <= set(known):
+            expected = f"metrics of the task {self.spec.name}: {', '.join(known)}"
+            raise UserError(f"metrics={self.config.metrics}: expected {expected}")
+        return tuple(names or known)
 
     def loss(self, rows: EncodedRows, outputs: np.ndarray) -> float | None:
         """Returns the mean loss of the outputs with equal weights for all targets, or None."""

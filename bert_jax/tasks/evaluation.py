@@ -22,14 +22,7 @@ from bert_jax.workdir.run_directory import WorkDir
 class TaskEvaluator(Evaluator):
     """Predicts the whole evaluation file, decodes the outputs once, and scores the predictions.
 
-    Attributes:
-        task: the task that is trained.
-        objective: its objective, with frozen parameters.
-        rows, examples: the rows and the examples of the evaluation file.
-        shapes: the shapes of the batches.
-        mesh: the device mesh that holds the train state.
-        workdir: the work directory for `write_results`.
-        every: the number of steps between two evaluations; 0 to evaluate only at the end.
+    `objective` is the task's objective with frozen parameters; `rows` and `examples` are of the file.
     """
 
     task: FinetuneTask

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bert_jax import hub
@@ -13,7 +13,7 @@ from bert_jax.io import checks, compression
 from bert_jax.io.wording import counted
 from bert_jax.tasks import table
 from bert_jax.tasks.question_answering.question_files import squad_items
-from bert_jax.tasks.tagging.sentences import WORDS
+from bert_jax.tasks.tagging import WORDS
 
 # Usual names of columns.
 PAIRS = (
@@ -33,24 +33,12 @@ _CONFIGS = {  # configs for the tasks of data sets with short names, except GLUE
 }  # fmt: skip
 
 
-def text_column(columns: Collection[str]) -> str:
-    """Returns the only column named in `TEXTS`; the first name of `TEXTS` if there are none or several."""
-    found = [name for name in TEXTS if name in columns]
-    return found[0] if len(found) == 1 else TEXTS[0]
-
-
 class Inferred(NamedTuple):
-    """The inferred task of a training file. `str` returns one line with the equivalent flags.
+    """The inferred task of a training file. `str` returns one line with the equivalent flags."""
 
-    Attributes:
-        what: the task in words.
-        config: the name of the config.
-        fields: {field of the configuration: value} for values that differ from the config.
-    """
-
-    what: str
+    what: str  # the task in words
     config: str
-    fields: Mapping[str, str]
+    fields: Mapping[str, str]  # {field: value} for values that differ from the config
 
     def __str__(self) -> str:
         flags = [f"--config={self.config}", *(f"--config.{name}={one}" for name, one in self.fields.items())]
@@ -62,12 +50,8 @@ def infer(source: str, texts: Sequence[str] = (), label: str = "") -> Inferred:
 
     A label column of strings or of few distinct integers means classification; other numbers mean regression.
     A list of words with a list of tags, or CoNLL columns, mean tagging. Rows with `question`, `context` and
-    `answers`, or SQuAD's JSON, mean question answering.
-
-    Args:
-        source: the file or files, or the name of a data set, as in `data.train`.
-        texts: the columns of the text, or of the two texts of a pair; () to find them by the usual names.
-        label: the column of the label; "" to find it by the usual names.
+    `answers`, or SQuAD's JSON, mean question answering. `source` is as in `data.train`. The columns of the
+    one or two `texts` and of the label are found by their usual names unless they are given.
 
     Raises:
         UserError: the file cannot be read or lacks a column, or the usual names match no or several columns.

@@ -1,13 +1,10 @@
 """Metrics over a whole evaluation set, as defined by the benchmarks; they map numpy arrays to floats."""
 
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 import numpy as np
 from etils import epy
-
-from bert_jax.errors import UserError
-from bert_jax.io import comma_lists
 
 with epy.lazy_imports():  # they take seconds to import
     from scipy import stats
@@ -70,11 +67,7 @@ def _correlation(function, predictions, targets):
     return float(function(predictions, targets)[0])
 
 
-CLASSIFICATION: dict[str, Metric] = {
-    "accuracy": accuracy,
-    "f1_macro": f1_macro,
-    "matthews": matthews,
-}
+CLASSIFICATION: dict[str, Metric] = {"accuracy": accuracy, "f1_macro": f1_macro, "matthews": matthews}
 REGRESSION: dict[str, Metric] = {
     "pearson": pearson,
     "spearman": spearman,
@@ -88,20 +81,3 @@ RANKING: dict[str, Metric] = {  # inputs are ranks, from 1, of the one relevant 
     "ndcg10": lambda ranks, targets: float(np.mean((ranks <= 10) * discounts(ranks))),
 }
 LOWER_IS_BETTER = frozenset({"mean_squared_error", "loss", "mlm_loss", "clm_loss"})
-
-
-def listed(text: str) -> tuple[str, ...]:
-    """Returns the names in a comma-separated list. Raises UserError for an empty name."""
-    return tuple(comma_lists.names(text))
-
-
-def parse(text: str, known: Collection[str], task: str) -> tuple[str, ...]:
-    """Returns the metrics of a comma-separated list; all known metrics if it is empty.
-
-    Raises UserError for an unknown metric; the message has the name of the task, `task`.
-    """
-    names = listed(text)
-    for name in names:
-        if name not in known:
-            raise UserError(f"metrics={text}: expected metrics of the task {task}: {', '.join(known)}")
-    return names or tuple(known)

@@ -83,9 +83,9 @@ class TablePredictions(Predictions):
     def predicted(self) -> np.ndarray:
         """Returns the predictions in the format of the targets."""
 
-    @abc.abstractmethod
     def values(self) -> Sequence[Any]:
-        """Returns the prediction of each example as a JSON value."""
+        """Returns the prediction of each example as a JSON value: the only output, with 7 digits."""
+        return [float(f"{value:.7g}") for value in self.outputs[:, 0].tolist()]
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yields the prediction of each example, with its language and probabilities if available."""
@@ -126,11 +126,6 @@ class TablePredictions(Predictions):
         for i in which:
             shown = _text(truths[i]), _text(values[i]), confidence[i]
             yield self.examples.ids[i], *shown, self.examples.texts_a[i], second[i]
-
-
-def rounded(values: np.ndarray) -> list[float]:
-    """Returns float32 numbers [N] with 7 significant digits."""
-    return [float(f"{value:.7g}") for value in values.tolist()]
 
 
 def _text(value: str | float | Sequence[str]) -> str:
@@ -185,10 +180,6 @@ class NumberPredictions(TablePredictions):
     def predicted(self) -> np.ndarray:
         """Returns the predicted numbers, float32 [N]."""
         return self.outputs[:, 0]
-
-    def values(self) -> list[float]:
-        """Returns the predicted numbers, with 7 significant digits."""
-        return rounded(self.predicted)
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
         """Returns whether the range of the predictions is at most 0.001 of the range of the targets."""

@@ -45,13 +45,12 @@ class Malformed(Exception):
 
 @dataclasses.dataclass(kw_only=True)
 class FileReport:
-    """Base class of the examples read from one file. Subclasses define `path`.
+    """Base class of the examples read from one file.
 
     Attributes:
         unit: the word for a row in messages, in the singular.
         columns: the names of the lists with one entry per example; they may be empty.
         rows: the number of rows of the file, including malformed rows, which are not examples.
-        first_malformed: a description of the first malformed row, with file and line.
         notes: other warnings about the file.
     """
 
@@ -65,11 +64,9 @@ class FileReport:
     notes: list[str] = dataclasses.field(default_factory=list)
 
     def fill(self, rows: Iterable[tuple[str, Any]], add: Callable[[Any], None]) -> None:
-        """Adds all valid rows, and counts malformed rows.
+        """Calls `add`, which may raise `Malformed`, with each valid row, and counts malformed rows.
 
-        Args:
-            rows: (file and line, row) for each row; a `Malformed` stands for a row that cannot be parsed.
-            add: adds a row to the examples; may raise `Malformed`.
+        `rows` yields (file and line, row); a `Malformed` stands for a row that cannot be parsed.
         """
         for place, row in rows:
             self.rows += 1
@@ -270,8 +267,7 @@ class Columns:
     def names(self, field: str) -> list[str]:
         """Returns the columns of a field; `choices` and `negatives` may have several."""
         text = getattr(self, field)
-        several = field in ("choices", "negatives")
-        if several:
+        if field in ("choices", "negatives"):
             return comma_lists.names(text)
         return [text] if text not in ("", FOLDER) else []
 
@@ -326,11 +322,10 @@ def read_examples(
         columns: the columns to read.
         file_format: "tsv", "csv", "jsonl", "auto" to use the suffix, or LINES, where every line is a text,
             including blank lines.
-        quoting: "csv" if quotes delimit fields, "none" if they do not, or "auto": "none" for TSV files of
-            benchmarks (`columns.quotes`), and "csv" otherwise.
+        quoting: "csv", "none" or "auto"; see `base.TableData`.
         parse_label: converts the text of a label to a value; for multiple choice, the number of the right
             choice. A ValueError makes the row malformed. None to read no labels.
-        label_may_be_empty: whether an empty label is valid; otherwise the row is malformed.
+        label_may_be_empty: otherwise a row with an empty label is malformed.
 
     Raises:
         UserError: the file is missing or empty, a column is missing, or too many rows are malformed.
@@ -549,12 +544,7 @@ class LineReader(abc.ABC):
 
     A line that begins with a brace is a JSON object; its keys are the names in the training file, in
     `own_names` or in `LINE_FIELDS`. Any other line is plain text, and tabs separate the texts of the example.
-
-    Args:
-        names: the names of `text_a`, `text_b` and `id` in the training file; empty for missing fields.
-
-    Attributes:
-        columns: the names of the columns of a line of plain text.
+    `names` are the names of `text_a`, `text_b` and `id` in the training file; empty for missing fields.
     """
 
     own_names: ClassVar[Mapping[str, str]] = dict(zip(LINE_FIELDS, LINE_FIELDS, strict=True))
@@ -609,11 +599,9 @@ class LineReader(abc.ABC):
         return json_text(row[key], field, key)
 
     def examples(self, rows: Sequence[tuple[int, dict[str, Any]]]) -> Any:
-        """Returns the examples of parsed lines, of the same type as in `FinetuneTask.read`.
+        """Returns the examples of (line number from 1, result of `parse`), of the type of the task's `read`.
 
-        Args:
-            rows: (line number from 1, result of `parse`) for each line. The id of a line without an id is
-                its number from 0.
+        The id of a line without an id is its number from 0.
         """
         return self.collect([{"id": str(line - 1), **row} for line, row in rows])
 
@@ -625,10 +613,7 @@ class LineReader(abc.ABC):
 class TableLines(LineReader):
     """Reads rows of texts, as in a table.
 
-    Args:
-        names: as in `LineReader`.
-        choices: the columns of the choices, or the single column of lists; empty for tasks without choices.
-        count: the number of choices per row.
+    `choices` are the columns of the choices, or the single column of lists with `count` choices each.
     """
 
     def __init__(self, names: Mapping[str, str], choices: Sequence[str] = (), count: int = 0):

@@ -10,16 +10,7 @@ from bert_jax.tokenization import huggingface, templates
 from bert_jax.tokenization.families import FILE_NAMES, KINDS, find, load_file, of_file
 from bert_jax.tokenization.interface import SPECIAL_TOKENS, Tokenizer
 
-__all__ = [
-    "FILE_NAMES",
-    "KINDS",
-    "SPECIAL_TOKENS",
-    "Tokenizer",
-    "find",
-    "load",
-    "of_file",
-    "restore",
-]
+__all__ = ("FILE_NAMES", "KINDS", "SPECIAL_TOKENS", "Tokenizer", "find", "load", "of_file", "restore")
 
 
 def load(
@@ -69,11 +60,7 @@ def load(
 
 
 def restore(path: str | os.PathLike, settings: Mapping[str, Any]) -> Tokenizer:
-    """Loads the tokenizer that `Tokenizer.settings` describes.
-
-    Args:
-        path: its vocabulary.
-        settings: the description. Missing entries have their default values.
+    """Loads the tokenizer that `Tokenizer.settings` describes; missing settings have their default values.
 
     Raises:
         UserError: see `load`; also if the file's digest differs from the digest in the description.

@@ -138,11 +138,8 @@ def tokenizer_json(
 ) -> dict[str, Any]:
     """Returns the content of a tokenizer.json that keeps all text.
 
-    Args:
-        ids: the ids of all tokens, including special ones.
-        merges: pairs of tokens separated by a space, in the order of their rank.
-        special_tokens: the spellings of the special tokens by role.
-        template: how rows are assembled.
+    `ids` has all tokens, including special ones, and `merges` pairs of tokens separated by a space, in the
+    order of their rank.
     """
     content: dict[str, Any] = {
         "version": "1.0",

@@ -77,14 +77,9 @@ def read_tokenizer(
     Tokens that were added to a WordPiece vocabulary are appended to it as words. A warning lists added tokens
     that are then not recognized in text, or not within words. `added_tokens` keeps the tokenizer.json form.
 
-    Args:
-        folder: a local path or a URL.
-        record: the tokenizer of the family. None chooses it by config.json, with BERT's as the default.
-        log: called with one line of text for each notice.
-        lower_case: replaces the folder's settings for lower-casing and, with `strip_accents`, for accents.
-        strip_accents: replaces the folder's setting for accents.
-        template: replaces the template of the folder.
-        normalizer: replaces the normalizer of the folder.
+    `record` is the tokenizer of the family; None chooses it by config.json, with BERT's as the default.
+    `lower_case`, which also decides about accents, `strip_accents`, `template` and `normalizer` replace
+    settings of the folder.
 
     Raises:
         UserError: the files are damaged, or the class in transformers, the settings or the special tokens of

@@ -213,11 +213,7 @@ def _without_space(text: str, spans: np.ndarray) -> np.ndarray:
 def rust_unigram(data: bytes, has_special: bool = True) -> tokenizers.Tokenizer:
     """Returns the tokenizer of the library `tokenizers` with the ids of a DeBERTa's SentencePiece model.
 
-    It does not add special tokens.
-
-    Args:
-        data: the content of the model.
-        has_special: whether special tokens that are spelled out in a text are found.
+    It does not add special tokens. With `has_special`, it finds those that are spelled out in a text.
     """
     proto: Any = sentencepiece_model_pb2  # protobuf makes its classes when it is imported
     model, kinds = proto.ModelProto.FromString(data), proto.ModelProto.SentencePiece

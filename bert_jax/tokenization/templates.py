@@ -103,8 +103,6 @@ class Template:
 BERT = Template(single="cls:0 A:0 sep:0", pair="cls:0 A:0 sep:0 B:1 sep:1")
 # `<s> A </s></s> B </s>` (Liu et al. 2019); the only token type is 0.
 ROBERTA = Template(single="cls:0 A:0 sep:0", pair="cls:0 A:0 sep:0 sep:0 B:0 sep:0")
-
-
 # The same as BERT's, with one token type (Warner et al. 2024).
 MODERNBERT = Template(single="cls:0 A:0 sep:0", pair="cls:0 A:0 sep:0 B:0 sep:0")
 
@@ -146,11 +144,6 @@ class Layout:
         arrays = (self.before, self.end, self.between, self.pair_end)
         return tuple(dict.fromkeys(np.concatenate(arrays).tolist()))
 
-    @property
-    def first_start(self) -> int:
-        """The position of A's first token."""
-        return len(self.before)
-
     def room(self, max_seq_length: int, pair: bool) -> int:
         """Returns the number of tokens of A, or of A and B together, that fit into a row."""
         return self.template.room(max_seq_length, pair)
@@ -189,12 +182,8 @@ class Layout:
     ) -> np.ndarray:
         """Returns bool [N], whether each sequence has its special tokens in the right places.
 
-        Args:
-            ids: int [B, L], token ids.
-            rows: int [N], the row of `ids` that contains each sequence.
-            starts: int [N], the position where each sequence begins.
-            ends: int [N], the position where each sequence ends (exclusive).
-            firsts: int [N], the number of tokens before B, or of the whole sequence for a single text.
+        Sequence i is `ids[rows[i], starts[i]:ends[i]]`, for token ids [B, L] and int arrays [N]. `firsts` are
+        the numbers of tokens before B, or of the whole sequence for a single text.
         """
 
         def found(positions: np.ndarray, expected: np.ndarray) -> np.ndarray:

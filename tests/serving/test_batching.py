@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from bert_jax.serving.batching import Batcher, Overloaded
+from bert_jax.serving.server import Batcher, Overloaded
 
 
 def run(compute, body, most=4, limit=100):

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from bert_jax import tokenization
-from bert_jax.tasks.question_answering import encoding as questions
+from bert_jax.tasks import question_answering as questions
+from bert_jax.tasks import tagging
 from bert_jax.tasks.question_answering.question_files import Questions
-from bert_jax.tasks.tagging import sentences as tagging
-from bert_jax.tasks.tagging.sentences import TaggedSentences
+from bert_jax.tasks.tagging import TaggedSentences
 
 FOLDER = Path(__file__).resolve().parents[1] / "testdata" / "bpe"
 

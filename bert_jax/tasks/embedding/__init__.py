@@ -35,7 +35,7 @@ from bert_jax.settings.config_fields import Rule, option
 from bert_jax.settings.finetune_config import FinetuneConfig
 from bert_jax.tasks import metrics, table
 from bert_jax.tasks.base import TableConfig, TableData, TableTask
-from bert_jax.tasks.predictions import NumberPredictions, TablePredictions, rounded
+from bert_jax.tasks.predictions import NumberPredictions, TablePredictions
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import assembly
 from bert_jax.tasks.rows.assembly import Ids
@@ -61,10 +61,10 @@ class SimilarityPredictions(NumberPredictions):
         """Returns None, because cosines and labels have different scales."""
 
 
-def _numbered(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def _numbered(texts: Sequence[str]) -> np.ndarray:
+    """Returns the number of each text, int64 [N]; equal texts have the same number."""
     numbers: dict[str, int] = {}
-    of_texts = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
-    return np.unique(of_texts, return_index=True)[1], of_texts
+    return np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
 
 
 @dataclasses.dataclass
@@ -89,13 +89,13 @@ class RetrievalPredictions(TablePredictions):
     @functools.cached_property
     def _found(self) -> tuple[np.ndarray, np.ndarray]:
         """The rank of each second text, int64 [N], and the highest score of the others, float32 [N]."""
-        first, second = self.examples.texts_a, self.examples.texts_b
-        (_, anchors), (rows, numbers) = (_numbered(texts) for texts in (first, second))
+        anchors, numbers = _numbered(self.examples.texts_a), _numbered(self.examples.texts_b)
+        rows = np.unique(numbers, return_index=True)[1]
         partners: dict[int, list[int]] = {}
         for anchor, number in zip(anchors.tolist(), numbers.tolist(), strict=True):
             partners.setdefault(anchor, []).append(number)
-        ranks, highest = (np.empty(len(first), kind) for kind in (np.int64, np.float32))
-        for begin in range(0, len(first), _CHUNK):
+        ranks, highest = (np.empty(len(anchors), kind) for kind in (np.int64, np.float32))
+        for begin in range(0, len(anchors), _CHUNK):
             part = slice(begin, begin + _CHUNK)
             scores = self.scores(part, rows)
             own = np.take_along_axis(scores, numbers[part, None], axis=1)
@@ -111,9 +111,6 @@ class RetrievalPredictions(TablePredictions):
     def predicted(self) -> np.ndarray:
         """Returns the rank of the second text of each pair, from 1, int64 [N]."""
         return self._found[0]
-
-    def values(self) -> list[float]:
-        return rounded(self.outputs[:, 0])
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
         highest = self._found[1]
@@ -152,7 +149,7 @@ _scores = jax.jit(late_interaction.max_sims)
 _scores_of_pairs = jax.jit(jax.vmap(late_interaction.max_sim))
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(kw_only=True)
 class LateInteractionPredictions(RetrievalPredictions):
     """Ranks each pair's second text among all second texts by the score with the first text.
 
@@ -162,8 +159,8 @@ class LateInteractionPredictions(RetrievalPredictions):
         documents: the token vectors of second texts.
     """
 
-    queries: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 0, 0), np.float32))
-    documents: TokenVectors | None = None
+    queries: np.ndarray
+    documents: TokenVectors
 
     @classmethod
     def of(cls, examples: Any, queries: np.ndarray, documents: TokenVectors) -> LateInteractionPredictions:
@@ -177,7 +174,6 @@ class LateInteractionPredictions(RetrievalPredictions):
 
     def scores(self, anchors: slice, candidates: np.ndarray) -> np.ndarray:
         """Returns float32 [anchors, candidates], the scores of first texts with second texts."""
-        assert self.documents is not None
         queries = self.queries[anchors].astype(np.float32)
         parts = (candidates[i : i + _DOCUMENTS] for i in range(0, len(candidates), _DOCUMENTS))
         return np.concatenate(
@@ -291,10 +287,7 @@ class GroupsTask(TableTask):
             rows_per_example=count,
         )
         # Texts are compared without their prefixes: a text that is equal to its anchor is not a negative.
-        numbers: dict[str, int] = {}
-        encoded.targets["texts"] = np.array(
-            [numbers.setdefault(text, len(numbers)) for text in texts], np.int32
-        )
+        encoded.targets["texts"] = _numbered(texts).astype(np.int32)
         encoded.least_groups = self.least_batch_size
         return encoded
 
@@ -572,15 +565,8 @@ def punctuation(tokenizer: Tokenizer) -> tuple[int, ...]:
     )
 
 
+_LATE_INTERACTION = {"epochs": 1.0, "max_seq_length": 180, "temperature": 1.0}
 TASKS = (
-    TaskSpec(
-        "embedding",
-        EmbeddingTask,
-        defaults={"batch_size": 64, "epochs": 1.0, "max_seq_length": 64},
-    ),
-    TaskSpec(
-        "lateinteraction",
-        LateInteractionTask,
-        defaults={"epochs": 1.0, "max_seq_length": 180, "temperature": 1.0},
-    ),
+    TaskSpec("embedding", EmbeddingTask, defaults={"batch_size": 64, "epochs": 1.0, "max_seq_length": 64}),
+    TaskSpec("lateinteraction", LateInteractionTask, defaults=_LATE_INTERACTION),
 )

@@ -76,10 +76,8 @@ def submission_files(task: str) -> Mapping[str, str]:
 def submission_file(ids: Sequence[str], outputs: np.ndarray, labels: Sequence[str]) -> str:
     """Returns the content of a submission file: a header, then `index` and `prediction` of every row.
 
-    Args:
-        ids: the N ids of the rows.
-        outputs: float32 [N, C] probabilities, or [N, 1] scores for STS-B, which are clipped to [0, 5].
-        labels: the C label names; empty for STS-B.
+    `outputs` are float32 [N, C] probabilities of C labels, or [N, 1] scores for STS-B, which has no labels
+    and whose scores are clipped to [0, 5].
     """
     if not labels:
         predicted = [f"{value:.3f}" for value in np.clip(outputs[:, 0], 0, 5)]

@@ -16,7 +16,7 @@ from bert_jax.objectives.multiple_choice import MultipleChoice, Reranking
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import metrics
 from bert_jax.tasks.base import TableConfig, TableData, TableTask
-from bert_jax.tasks.predictions import TablePredictions, rounded
+from bert_jax.tasks.predictions import TablePredictions
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import assembly
 from bert_jax.tasks.rows.batches import EncodedRows
@@ -99,9 +99,6 @@ class RankingPredictions(TablePredictions):
         A relevant document with the score NaN has the last rank; other candidates with NaN come before it.
         """
         return np.sum(~(self.outputs < self.outputs[:, :1]), axis=1)
-
-    def values(self) -> list[float]:
-        return rounded(self.outputs[:, 0])
 
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:
         return bool(np.ptp(self.outputs, axis=1).max(initial=0.0) < 1e-3)

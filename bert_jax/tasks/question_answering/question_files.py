@@ -38,11 +38,7 @@ class Questions(FileReport):
     """The questions of one file by column: entry i of every list except `contexts` belongs to question i.
 
     Attributes:
-        path: the path of the file.
-        ids: the id of each question.
-        questions: the text of each question.
         contexts: the distinct contexts; the context of question i is `contexts[context_of[i]]`.
-        context_of: the number of each question's context.
         answers: the answer texts of each question; empty if there is no answer.
         starts: the character position of the first answer in the context, or `NO_ANSWER` or `UNKNOWN`.
     """
@@ -85,16 +81,11 @@ def read_questions(
     labeled: bool = True,
     training: bool = False,
 ) -> Questions:
-    """Reads a whole file of questions.
+    """Reads a whole file of questions, in UTF-8 and possibly compressed (.gz, .bz2, .xz, .zst).
 
-    Args:
-        path: the path of a file in UTF-8, possibly compressed (.gz, .bz2, .xz, .zst).
-        keys: {name in `KEYS`: column} for columns with other names.
-        file_format: "json" for SQuAD's layout, "jsonl", or "auto" to use the suffix.
-        v2: whether questions may have no answer.
-        labeled: whether answers are read. Every question must then have an answer, unless `v2` is set and the
-            list of answers is empty or the question is marked as unanswerable.
-        training: whether the first answer must be at its `answer_start`; scoring uses only the texts.
+    `keys` are {name in `KEYS`: column} for columns with other names. With `labeled`, every question must have
+    an answer, unless `v2` is set and the list of answers is empty or the question is marked as unanswerable.
+    With `training`, the first answer must be at its `answer_start`; scoring uses only the texts.
 
     Raises:
         UserError: the file is missing, is not JSON or has no questions, or too many questions are malformed.

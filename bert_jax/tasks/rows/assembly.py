@@ -167,17 +167,11 @@ def assemble(
     rows_per_example: int = 1,
     has_windows: bool = False,
 ) -> EncodedRows:
-    """Assembles the rows of all examples.
+    """Assembles the rows of all examples; `labels` has one entry per example, or is empty.
 
-    Args:
-        rows_of_examples: for each example, a list with one pair (A, B) of token ids without special tokens
-            per row (B is None for a single text), and whether the example was truncated.
-        labels: the label of each example; empty if they have no labels.
-        tokenizer: the tokenizer of the model.
-        max_seq_length: as in `EncodedRows`.
-        target_dtype: the dtype of the targets.
-        rows_per_example: as in `EncodedRows`.
-        has_windows: whether the rows of an example are windows whose outputs are averaged.
+    `rows_of_examples` has, for each example, the pairs (A, B) of token ids of its rows (B is None for a
+    single text), and whether the example was truncated. With `has_windows`, the outputs of the rows of an
+    example are averaged.
     """
     builder, truncated = RowBuilder(tokenizer), 0
     for number, (pairs, cut) in enumerate(rows_of_examples):
@@ -217,14 +211,11 @@ def truncate_pair(length_a: int, length_b: int, budget: int) -> tuple[int, int]:
 
 
 def split_pair(a: Ids, b: Ids | None, room: int, stride: int) -> tuple[list[Pair], bool]:
-    """Splits a text or a pair of texts into rows (A, B).
+    """Splits a text or a pair of texts into rows (A, B); also returns whether some tokens are in no row.
 
     An example that fits is a single row. Otherwise the longer text of a pair (B if both have the same length)
     is split into windows with a stride of `stride` tokens; every row repeats the other text, truncated to at
     most half of the room. `room` is the maximum number of tokens of both texts, without special tokens.
-
-    Returns:
-        The rows, and whether some tokens are in no row.
     """
 
     def windows(tokens: Ids, room: int) -> list[Ids]:
@@ -242,18 +233,11 @@ def split_pair(a: Ids, b: Ids | None, room: int, stride: int) -> tuple[list[Pair
 
 
 def split(offsets: np.ndarray, room: int, stride: int, *, fill_last: bool = True) -> list[Span]:
-    """Splits a text into windows that cover all of its units, in order.
+    """Splits a text into windows of at most `room` tokens and returns the units [begin, end) of each one.
 
-    Args:
-        offsets: int64 [units + 1]; no unit may have more tokens than `room`.
-        room: the maximum number of tokens of a window.
-        stride: the number of tokens between the beginnings of two consecutive windows; values above `room`
-            are reduced to `room`, so that no tokens are skipped.
-        fill_last: whether the last window is extended to the left as far as `room` permits, instead of
-            beginning at its stride.
-
-    Returns:
-        The units [begin, end) of each window.
+    The windows cover all units, in order; no unit may have more tokens than `room`. They begin every `stride`
+    tokens, or every `room` tokens if that is less, so that no tokens are skipped. With `fill_last`, the last
+    window is extended to the left as far as `room` permits.
     """
     units = len(offsets) - 1
     if offsets[-1] - offsets[0] <= room:

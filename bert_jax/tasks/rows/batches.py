@@ -32,8 +32,6 @@ class EncodedRows:
         offsets: int64 [N + 1]; row i is tokens[offsets[i]:offsets[i + 1]].
         first_lengths: int32 [N], the number of tokens of A, including its special tokens.
         targets: arrays [N, ...] by name, int32 or float32; empty if the examples have no labels.
-        pad_id: the id of the padding token.
-        max_seq_length: the maximum number of tokens of a row.
         truncated: the number of examples that were truncated.
         token_targets: int32 [total] arrays by name; `NO_TARGET` for a token without a target.
         examples: int64 [N], the example of each row; a long example may have several rows.
@@ -102,13 +100,10 @@ def bucket_lengths(
     if it saves at least `least` padded tokens and 3% of all. There is at most one additional length for every
     eight batches, and at most eight lengths in total.
 
-    Args:
-        lengths: int [N], the number of tokens of the longest row of each group.
-        batch_size: the number of groups in a batch.
-        max_seq_length: the maximum length of rows, and of the padded lengths.
-        batches: the number of batches that will be computed, if fewer than an epoch.
-        least: the number of tokens computed in the time of a compilation, divided by the number of epochs.
-        for_few: whether the limit of one additional length for every eight batches is lifted.
+    `lengths`, int [N], are of the longest row of each group, and a batch has `batch_size` groups. `batches`
+    is the number of batches that will be computed, if fewer than an epoch, and `least` the number of tokens
+    computed in the time of a compilation, divided by the number of epochs. `for_few` lifts the limit of one
+    additional length for every eight batches.
     """
     longest = int(np.max(lengths, initial=1))
     candidates = np.minimum(np.arange(8, longest + 8, 8), max_seq_length)

@@ -132,19 +132,12 @@ def computed(
     more: Callable[[np.ndarray], dict[str, np.ndarray]] = lambda groups: {},
     on_batch: Callable[[int, int], None] = progress.not_shown,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields the outputs of rows on the devices of a mesh, one batch at a time.
+    """Yields (the b groups of a batch, their outputs [b, ...], or the outputs of all their rows).
 
-    Args:
-        dispatch: called with each global batch; returns its outputs [B, ...] without waiting for them.
-        data: the rows. Their targets are not read.
-        shapes: the shape of packed batches; or, for each padded batch, its groups, int64 [B] with -1 for
-            padding at the end, and the lengths that its rows may be padded to.
-        mesh: the device mesh.
-        more: returns additional arrays [B, ...] for the groups of a padded batch.
-        on_batch: called with (batches done, all batches) at the start and after each batch.
-
-    Yields:
-        (the b groups of a batch, their outputs [b, ...], or the outputs of all their rows).
+    `dispatch` returns the outputs [B, ...] of a global batch without waiting for them. `shapes` is the shape
+    of packed batches; or, for each padded batch, its groups, int64 [B] with -1 for padding at the end, and
+    the lengths that its rows may be padded to. `more` returns additional arrays [B, ...] for the groups of a
+    padded batch. `on_batch` is called with (batches done, all batches) at the start and after each batch.
     """
     # Targets would be copied to the devices, and labeled rows would need separate programs.
     data = dataclasses.replace(data, targets={}, token_targets={}, row_weights=None)

@@ -14,6 +14,7 @@ from etils import epy
 
 from bert_jax.convert import families
 from bert_jax.errors import UserError
+from bert_jax.io import comma_lists
 from bert_jax.models.baselines import bilstm_classifier
 from bert_jax.models.heads.structures import ClassificationHead
 from bert_jax.objectives.classification import BilstmClassification, Classification, ClassificationAndLM
@@ -197,7 +198,7 @@ class TextTask(TableTask):
 
 def _has_own_f1(config: Any) -> bool:
     spec = registry.get(config.task)
-    return not spec.labels and "f1" in metrics.listed(config.metrics or ",".join(spec.metrics))
+    return not spec.labels and "f1" in (comma_lists.names(config.metrics) or spec.metrics)
 
 
 class TextClassification(TextTask):
@@ -258,12 +259,10 @@ class TextClassification(TextTask):
 
     @property
     def known_metrics(self) -> tuple[str, ...]:
-        given = metrics.listed(self.config.metrics) if self.columns.language else ()
-        return (
-            *(["average"] if self.columns.language else []),
-            *self.scorers,
-            *(name for name in given if name.startswith(_BY_LANGUAGE)),
-        )
+        if not self.columns.language:
+            return tuple(self.scorers)
+        given = comma_lists.names(self.config.metrics)
+        return ("average", *self.scorers, *(name for name in given if name.startswith(_BY_LANGUAGE)))
 
     def score(self, predictions: TablePredictions) -> dict[str, float]:
         """Returns the value of each metric; `average` is the mean of the accuracies of the languages."""
@@ -364,10 +363,6 @@ def _f1(predicted: np.ndarray, targets: np.ndarray, average: str) -> Any:
     return sklearn_metrics.f1_score(targets, predicted, average=average, zero_division=0.0)
 
 
-def _exact_match(predicted: np.ndarray, targets: np.ndarray) -> Any:
-    return np.mean(np.all(predicted == targets, axis=1))
-
-
 class MultiLabel(TextTask):
     """Multi-label classification: a label is predicted if its probability is above 0.5."""
 
@@ -380,7 +375,7 @@ class MultiLabel(TextTask):
     scorers = {  # noqa: RUF012
         "f1_micro": functools.partial(_f1, average="micro"),
         "f1_macro": functools.partial(_f1, average="macro"),
-        "exact_match": _exact_match,
+        "exact_match": lambda predicted, targets: float(np.mean(np.all(predicted == targets, axis=1))),
     }
 
     @property

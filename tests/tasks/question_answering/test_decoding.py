@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import squad_oracle
 
-from bert_jax.tasks.question_answering import QuestionConfig, decoding
-from bert_jax.tasks.question_answering.encoding import WindowRows
+from bert_jax.tasks import question_answering
 from bert_jax.tasks.question_answering.question_files import UNKNOWN, Questions
 from bert_jax.tasks.rows import assembly
 
@@ -27,7 +26,7 @@ def layout(contexts, room=4, stride=2):
             examples.append(number)
             characters += [(-1, -1)] * QUESTION + [(p, p + 1) for p in places] + [(-1, -1)]
             best += [False] * QUESTION + [chosen[p] == window for p in places] + [False]
-    data = WindowRows(
+    data = question_answering.WindowRows(
         tokens=np.zeros(sum(lengths), np.int32),
         offsets=np.concatenate([[0], np.cumsum(lengths)]),
         first_lengths=np.full(len(lengths), QUESTION, np.int32),
@@ -46,7 +45,9 @@ def layout(contexts, room=4, stride=2):
 
 
 def decode(questions, data, outputs, **changes):
-    return decoding.decode(questions, data, np.asarray(outputs, np.float32), QuestionConfig(**changes))
+    return question_answering.decode(
+        questions, data, np.asarray(outputs, np.float32), question_answering.QuestionConfig(**changes)
+    )
 
 
 def test_the_best_pair_wins():

@@ -3,7 +3,7 @@
 import pytest
 
 from bert_jax import tokenization
-from bert_jax.tasks.question_answering import encoding
+from bert_jax.tasks import question_answering
 from bert_jax.tasks.question_answering.question_files import UNKNOWN, Questions
 
 
@@ -28,7 +28,7 @@ def rows(data, tokenizer):
 
 
 def test_a_short_context_is_one_window(tokenizer):
-    data = encoding.encode(asked("a b c", answer="b c", start=2), tokenizer, 10, 4, 6)
+    data = question_answering.encode(asked("a b c", answer="b c", start=2), tokenizer, 10, 4, 6)
     assert rows(data, tokenizer) == ["[CLS] who ? [SEP] a b c [SEP]"]
     assert data.first_lengths.tolist() == [4]
     assert data.targets["starts"].tolist() == [5] and data.targets["ends"].tolist() == [6]
@@ -40,7 +40,7 @@ def test_windows_slide_and_each_token_has_one_best(tokenizer):
     # Windows have 10 - 2 - 3 = 5 tokens and start every 2 tokens. Left and right context by hand:
     #   c (2): window 0 has min(2, 2), window 1 min(0, 4): 0.   d (3): min(3, 1) against min(1, 3): a tie, 0.
     #   e (4): 0, 2, 0 in windows 0, 1, 2: 1.   f (5): 1 in both 1 and 2: 1.   g (6): 0 against 2: 2.
-    data = encoding.encode(asked("a b c d e f g h i", answer="e f", start=8), tokenizer, 10, 2, 6)
+    data = question_answering.encode(asked("a b c d e f g h i", answer="e f", start=8), tokenizer, 10, 2, 6)
     assert rows(data, tokenizer) == [
         "[CLS] who ? [SEP] a b c d e [SEP]",
         "[CLS] who ? [SEP] c d e f g [SEP]",
@@ -68,6 +68,6 @@ def test_windows_slide_and_each_token_has_one_best(tokenizer):
     ],
 )
 def test_an_answer_is_the_tightest_stretch_of_its_words(tokenizer, context, answer, expected):
-    data = encoding.encode(asked(context, "a", answer, context.index(answer)), tokenizer, 40, 8, 6)
+    data = question_answering.encode(asked(context, "a", answer, context.index(answer)), tokenizer, 40, 8, 6)
     first, last = data.targets["starts"][0], data.targets["ends"][0]
     assert " ".join(tokenizer.tokens[i] for i in data.tokens[first : last + 1]) == expected

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import squad_oracle
 
-from bert_jax.tasks.question_answering import decoding
+from bert_jax.tasks import question_answering
 
 TEXTS = st.lists(
     st.sampled_from("a The an cat cat, Dog. dog (big) - … é É the 1,000 1000".split()), max_size=5
@@ -17,14 +17,16 @@ TEXT = TEXTS.map(" ".join)
 @given(st.lists(TEXT, min_size=1, max_size=3), TEXT, st.booleans())
 def test_best_match_is_that_of_the_definition(answers, prediction, v2):
     expected = squad_oracle.scores(answers, prediction, v2)
-    assert decoding.best_match(answers, prediction, v2) == pytest.approx(expected)
+    assert question_answering.best_match(answers, prediction, v2) == pytest.approx(expected)
 
 
 def test_scores_with_and_without_an_answer():
     # Odds of none: question 0 is surest to have an answer. Answering it alone is best, with two right nones:
     # question 1 would cost one, and question 2 gives its F1 of 2/3 back.
     answers = [["cat"], [], ["big dog"], []]
-    found = decoding.score_v2(answers, ["cat", "bird", "", ""], ["cat", "bird", "dog", "x"], [-3, -1, 2, 4])
+    found = question_answering.score_v2(
+        answers, ["cat", "bird", "", ""], ["cat", "bird", "dog", "x"], [-3, -1, 2, 4]
+    )
     assert found == pytest.approx(
         {
             "exact": 50,
@@ -56,7 +58,7 @@ def test_the_best_threshold_is_the_official_one(questions):
     ]
     answerable = [bool(texts) for texts in answers]
     expected = squad_oracle.best_threshold(values, answerable, predictions, odds)
-    found = decoding.best_threshold(np.array(values), np.array(answerable), predictions, odds)
+    found = question_answering.best_threshold(np.array(values), np.array(answerable), predictions, odds)
     assert found[0] == pytest.approx(expected[0])
     if len(set(odds)) == len(odds) and len(set(np.cumsum(values).round(9))) == len(values):
         assert found[1] == pytest.approx(expected[1])

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_jax.tasks.rows import assembly, batches
-from bert_jax.tasks.tagging.sentences import TaggedSentences, encode, widen
+from bert_jax.tasks.tagging import TaggedSentences, encode, widen
 from bert_jax.tokenization import templates
 
 

@@ -6,7 +6,7 @@ import pytest
 from pyarrow import parquet
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.tagging.sentences import read_sentences
+from bert_jax.tasks.tagging import read_sentences
 
 CONLL = """-DOCSTART- -X- -X- O
 

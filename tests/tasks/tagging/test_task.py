@@ -9,8 +9,7 @@ from support.stored_params import stored_params
 from support.tags import to_iob1
 
 from bert_jax import cli
-from bert_jax.tasks.tagging import entities
-from bert_jax.tasks.tagging.sentences import read_sentences
+from bert_jax.tasks.tagging import entities, read_sentences
 
 COLORS, ANIMALS = ("red", "green", "blue"), ("cat", "dog", "bird")
 
