@@ -42,9 +42,6 @@ def is_name(path: files.PathLike) -> bool:
 def local_path(path: files.PathLike) -> files.PathLike:
     """Returns the folder of a model in the hub's cache, downloaded if needed; another path unchanged.
 
-    Args:
-        path: a path, a URL, or a name on the hub.
-
     Raises:
         UserError: the hub has no such model, or it cannot be reached and the cache lacks the model.
     """
@@ -190,23 +187,21 @@ def data_files(name: str, split: str) -> list[str]:
     known_set = _BY_SOURCE.get(name.partition("@")[0])
     split = known_set.splits.get(split, split) if known_set else split
     splits = _SPLITS.get(split, (split,))
-    patterns = _patterns(name, matched["name"], matched["config"] or "", matched["revision"])
+    config, revision = matched["config"] or "", matched["revision"]
+    snapshot = functools.partial(_data_snapshot, name, matched["name"])
+    patterns = _patterns(name, matched["name"], config, revision)
     known = [each for each in splits if each in patterns]
     if patterns and not known:
         raise NoSplit(f"{name}: no split {split!r}; expected one of {', '.join(patterns)}")
     if known:
-        found = _data_snapshot(name, matched["name"], matched["revision"], patterns[known[0]])
+        found = snapshot(revision, patterns[known[0]])
         if not all(each.endswith(".parquet") for each in found):
             found = []
     else:
-        config = matched["config"] or ""
         folders = [f"{config}/"] if config else ["data/", ""]
-        guesses = [f"{folder}{each}[-.]*parquet" for folder in folders for each in splits]
-        found = _data_snapshot(name, matched["name"], matched["revision"], guesses)
-    if not found and not matched["revision"]:
-        config = matched["config"] or "*"
-        converted = [f"{config}/{each}/*.parquet" for each in splits]
-        found = _data_snapshot(name, matched["name"], _PARQUET_BRANCH, converted)
+        found = snapshot(revision, [f"{folder}{each}[-.]*parquet" for folder in folders for each in splits])
+    if not found and not revision:
+        found = snapshot(_PARQUET_BRANCH, [f"{config or '*'}/{each}/*.parquet" for each in splits])
     if not known and len(places := {_split_of(each) for each in found}) > 1:
         raise UserError(f"{name} has several data sets; expected one of {', '.join(sorted(places))}")
     if not found:

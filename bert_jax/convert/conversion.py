@@ -48,12 +48,9 @@ def convert(
         change: a change to the model before it is written; it may write files into the directory that is
             passed as its second argument.
         overwrite: whether an existing checkpoint at `output` is replaced when the new one is complete.
-        log: called with one line of progress.
+        log: see `loading.load`.
         options: additional arguments of the format's `write`, such as `card` and `max_shard_bytes`. A value
             that is a function is called with the model.
-
-    Returns:
-        The model that was written.
 
     Raises:
         UserError: the user made a mistake, or the conversion is not exact.
@@ -94,16 +91,8 @@ def _write(model: Model, folder: str, target: Format, name: str, options: Mappin
 def push_run(workdir: str, repository: str, *, license: str = "", log: Callable[[str], None] = print) -> str:
     """Uploads the best step of a run, or its newest one, as a Hugging Face folder with a model card.
 
-    All processes of the run have to call it; process 0 writes and uploads the folder, which is temporary.
-
-    Args:
-        workdir: the work directory.
-        repository: the name on the hub, USER/NAME; it is created if it does not exist.
-        license: the license in the model card.
-        log: called with one line of text for each notice, in process 0.
-
-    Returns:
-        The URL of the model.
+    All processes of the run have to call it; process 0 writes and uploads the folder, which is temporary. The
+    repository USER/NAME on the hub is created if it does not exist. Returns the URL of the model.
 
     Raises:
         UserError: the name is not valid, the model cannot be converted, or the upload failed.

@@ -45,12 +45,7 @@ PRETRAINED = ("none", "masked_lm", "pretraining", "replaced_tokens")
 
 
 def head_of(groups: Collection[str], classifier: str = "sequence_classification") -> str:
-    """Returns the name of the head that consists of a set of parameter groups.
-
-    Args:
-        groups: names such as "encoder", "pooler" and "classifier".
-        classifier: the head to return for a group named `classifier`, which several heads have.
-    """
+    """Returns the head of a set of parameter groups; `classifier`, if it has a group of this name."""
     if "qa" in groups:
         return "question_answering"
     if "classifier" in groups:

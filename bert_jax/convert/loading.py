@@ -25,11 +25,7 @@ _EXPECTED = "a work directory or step of bert-jax, a Hugging Face or PEFT folder
 
 
 def detect(path: files.PathLike) -> formats.Format:
-    """Returns the format of the checkpoint at a path.
-
-    Raises:
-        UserError: there is no checkpoint.
-    """
+    """Returns the format of the checkpoint at a path. Raises UserError if there is none."""
     if path and (kind := formats.find(path)):
         return kind
     raise UserError(f"{os.fspath(path)!r} is not a model; expected {_EXPECTED}")
@@ -64,15 +60,10 @@ def load_sentence(
 def adopt_architecture(
     path: files.PathLike, fields: Mapping[str, Any], explicit: Collection[str] = ()
 ) -> tuple[dict[str, Any], Tokenizer]:
-    """Returns the architecture and the tokenizer for a run that is initialized from a checkpoint.
+    """Returns every field of EncoderConfig, and the tokenizer, of a run that starts from a checkpoint.
 
-    Args:
-        path: see `load_architecture`.
-        fields: fields of EncoderConfig from the run's config. Those in `config.RUN_FIELDS` are kept.
-        explicit: names of other fields that are kept because the user set them.
-
-    Returns:
-        Every field of EncoderConfig, and the tokenizer.
+    Of `fields` from the run's config, those in `config.RUN_FIELDS` are kept, and those in `explicit`, which
+    the user set.
 
     Raises:
         UserError: see `load_architecture`; also an explicit size that differs from the checkpoint's.

@@ -256,11 +256,7 @@ def check_name(repository: str) -> None:
 
 
 def push(folder: str, repository: str) -> str:
-    """Uploads a folder to the hub with the token of `hf auth login` and returns its URL.
-
-    Raises:
-        UserError: the upload failed.
-    """
+    """Uploads a folder to the hub with the token of `hf auth login` and returns its URL."""
     api = huggingface_hub.HfApi()
     try:
         url = api.create_repo(repository, exist_ok=True)

@@ -147,13 +147,9 @@ def _stored_shape(shape: tuple[int, ...], layout: str, kind: str, hidden_size: i
 def to_files(
     params: Mapping[str, np.ndarray], table: Iterable[Entry], kind: str, config: EncoderConfig
 ) -> dict[str, np.ndarray]:
-    """Returns the arrays to store in a file, by their names in the file.
+    """Returns the arrays to store in a kind of file, by their names in the file.
 
-    Args:
-        params: parameters by flat names; those that are not in the table are skipped.
-        table: the entries of the family's table that apply to the model's head.
-        kind: HUGGINGFACE or TENSORFLOW.
-        config: the architecture of the encoder.
+    `params` by flat names that are not in the table are skipped.
     """
     by_name: dict[str, dict[int, np.ndarray]] = {}
     for one in table:
@@ -193,8 +189,8 @@ def from_files(
         tensors: tensors by name in the file; any objects with a shape that `numpy.asarray` accepts.
         table: the family's table.
         expected: every parameter of the family for this architecture, as the modules define it.
-        kind: HUGGINGFACE or TENSORFLOW.
-        config: the architecture of the encoder.
+        kind: the kind of file.
+        config: the architecture.
         not_params: matches the names of tensors that are not parameters.
     """
     found = FileParams({}, [], [], [], [])

@@ -35,11 +35,8 @@ def random_inputs(config: EncoderConfig) -> dict[str, np.ndarray]:
 def flax_outputs(model: Model, classification: ClassificationHead | None = None) -> dict[str, np.ndarray]:
     """Returns the outputs of each part of a model for `random_inputs`, in float32 and without padding.
 
-    The names are as in `AssembledModel`.
-
-    Args:
-        model: the model to compute.
-        classification: the structure of its classifier; by default determined by its family and head.
+    The names are as in `AssembledModel`. By default, the family and the head determine the structure of the
+    classifier.
     """
     plain = model.config.replace(dtype="float32", attention="xla", remat="none")
     inputs = random_inputs(plain)

@@ -118,14 +118,9 @@ def encoder_folder(folder: str) -> str:
 
 
 def read(folder: str, positions: int, tokenizer: Tokenizer | None = None) -> SentenceVectors | None:
-    """Returns the settings of a folder of sentence-transformers.
+    """Returns the settings of a folder of sentence-transformers, for a model with `positions` tokens.
 
     For other folders it is None, unless the tokenizer cuts texts before the last position.
-
-    Args:
-        folder: the directory.
-        positions: number of the model's positions, the upper limit of the length of a text.
-        tokenizer: the tokenizer of the model.
     """
     length = read_length(folder, positions)
     if MODULES not in files.names(folder):

@@ -8,12 +8,12 @@ them.
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable
 from typing import Any
 
 from bert_jax.data import manifests, records, tfrecord
@@ -25,34 +25,20 @@ _THREADS = 8
 _LIMIT = "BERT_JAX_RECORD_CACHE_GB"
 
 
-def default_directory() -> str:
-    """Returns $BERT_JAX_RECORD_CACHE, or else bert_jax/records in $XDG_CACHE_HOME or ~/.cache."""
-    return os.environ.get("BERT_JAX_RECORD_CACHE") or scratch.cache_directory("records")
-
-
 def localize(data_dir: str, log: Callable[[str], None] = print) -> str:
-    """Returns `data_dir` with each URL replaced by the path of its local copy.
-
-    Args:
-        data_dir: record directories, separated by commas.
-        log: called with a message before files are fetched.
-    """
+    """Returns record directories, separated by commas, with each URL replaced by `local_copy`."""
     names = comma_lists.paths(data_dir)
-    return ",".join(local_copy(name, log=log) if files.is_remote(name) else name for name in names)
+    return ",".join(local_copy(name, log) if files.is_remote(name) else name for name in names)
 
 
-def local_copy(url: str, directory: str = "", log: Callable[[str], None] = print) -> str:
+def local_copy(url: str, log: Callable[[str], None] = print) -> str:
     """Returns the local copy of a remote record directory, after fetching the files that are missing.
 
-    A local file with the size in the manifest is kept; a truncated file is fetched again. Records of other
-    programs have no manifest and are identified by the names and sizes of their files. The processes of a
-    host share one copy: one process fetches while the others wait. If a directory is above the limit, the
-    copy has no record files; the remote sizes and, on GCS, checksums are compared with the manifest.
-
-    Args:
-        url: a directory that `bert-jax data` wrote, or one of `records.foreign_files`.
-        directory: the directory of the copies; "" for `default_directory()`.
-        log: called with a message before files are fetched.
+    It is in $BERT_JAX_RECORD_CACHE, or else in bert_jax/records in $XDG_CACHE_HOME or ~/.cache. A local file
+    with the size in the manifest is kept; a truncated file is fetched again. Records of other programs have
+    no manifest and are identified by the names and sizes of their files. The processes of a host share one
+    copy: one process fetches while the others wait. If a directory is above the limit, the copy has no record
+    files; the remote sizes and, on GCS, checksums are compared with the manifest.
 
     Raises:
         UserError: the URL holds no records, files differ from the manifest, the local disk has no room, or
@@ -84,13 +70,24 @@ def local_copy(url: str, directory: str = "", log: Callable[[str], None] = print
     except OSError as error:
         raise file_error(f"{path}: cannot be read ({error.strerror or error})", error) from error
     name = f"{base.rpartition('/')[2]}-{hashlib.sha256(key).hexdigest()[:16]}"
-    target = os.path.join(directory or default_directory(), name)
+    cache = os.environ.get("BERT_JAX_RECORD_CACHE") or scratch.cache_directory("records")
+    target = os.path.join(cache, name)
+
+    def is_missing(name: str, size: int) -> bool:
+        path = os.path.join(target, name)
+        return not os.path.exists(path) or size not in (-1, os.path.getsize(path))
+
     try:
         os.makedirs(target, exist_ok=True)
-        with _locked(os.path.join(target, "lock")):
-            both = (wanted | later).items()
-            missing = {name: size for name, size in both if not _is_whole(os.path.join(target, name), size)}
-            _check_room(target, sum(max(0, size) for size in missing.values()), url)
+        with open(os.path.join(target, "lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            missing = {name: size for name, size in (wanted | later).items() if is_missing(name, size)}
+            needed, free = sum(max(0, size) for size in missing.values()), shutil.disk_usage(target).free
+            if free < needed:
+                raise UserError(
+                    f"{url} needs {needed / 1e9:.1f} GB, and {target} has {free / 1e9:.1f} GB free; set "
+                    "BERT_JAX_RECORD_CACHE to a directory on another disk"
+                )
             if is_remote:
                 log(f"reading rows of the {gigabytes:.3g} GB at {url}; their indices are copied to {target}")
             missing = {name: size for name, size in missing.items() if name not in later}
@@ -104,10 +101,6 @@ def local_copy(url: str, directory: str = "", log: Callable[[str], None] = print
         message = f"{url} cannot be copied to {target} ({error.strerror or error})"
         raise file_error(message, error) from error
     return target
-
-
-def _is_whole(path: str, size: int) -> bool:
-    return os.path.exists(path) and size in (-1, os.path.getsize(path))
 
 
 def _fetch(url: str, target: str, name: str, size: int) -> None:
@@ -132,20 +125,3 @@ def _compare(base: str, listed: list[dict[str, Any]]) -> None:
                 f"{base}/{name} or its .index does not match {manifests.FILE}; the file has "
                 f"{counted(size, 'byte')}, expected {expected:,}"
             )
-
-
-def _check_room(target: str, needed: int, url: str) -> None:
-    usage = os.statvfs(target)
-    free = usage.f_bavail * usage.f_frsize
-    if free < needed:
-        raise UserError(
-            f"{url} needs {needed / 1e9:.1f} GB, and {target} has {free / 1e9:.1f} GB free; set "
-            "BERT_JAX_RECORD_CACHE to a directory on another disk"
-        )
-
-
-@contextlib.contextmanager
-def _locked(path: str) -> Iterator[None]:
-    with open(path, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

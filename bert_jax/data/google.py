@@ -36,7 +36,7 @@ _ANY_ID = 1 << 31
 
 
 class GoogleDataset(Dataset):
-    """Random access to the rows of one split, with the interface of `packed.PackedDataset`.
+    """Random access to the rows of one split; see `rows.Dataset`.
 
     Attributes:
         max_predictions: P, the maximum number of predicted tokens in a row.
@@ -46,53 +46,10 @@ class GoogleDataset(Dataset):
         super().__init__(directories, split, index_dir)
         self.max_predictions = int(self.manifest["max_predictions_per_seq"])
 
-    def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns a batch of rows.
-
-        Args:
-            indices: int64 [B], rows in [0, len(self)); -1 gives a row of padding only.
-
-        Returns:
-            The arrays that `PackedDataset.batch` returns, with S = 1 and masked tokens, and int32
-            `masked_positions`, int32 `masked_labels` and float32 `masked_weights`, all [B, P], 0 in unused
-            slots.
-
-        Raises:
-            CorruptRecordError: a CRC is wrong, or a row does not follow the schema or the vocabulary.
-        """
-        indices = np.asarray(indices, np.int64)
-        rows = self._rows(indices[indices >= 0].tolist())
-        try:
-            made, fault = self._assemble(rows)
-        except ValueError:
-            made, fault = {}, np.full(len(rows), "", object)
-        if not made or any(fault):
-            self.raise_first_fault(indices)
-        present = indices >= 0
-        batch = {"row_ids": np.arange(len(indices), dtype=np.int32)}
-        absent = {"starts": self.max_seq_length, "next_sentence_labels": -1}
-        for name, values in made.items():
-            batch[name] = np.full((len(indices), *values.shape[1:]), absent.get(name, 0), values.dtype)
-            batch[name][present] = values
-        return batch
-
-    def _rows(self, indices: list[int]) -> list[dict[str, bytes]]:
-        records = zip(self.read(indices), map(self.locate, indices), strict=True)
-        return [features(record, *place) for record, place in records]
-
-    def row_fault(self, index: int) -> str | None:
-        """Returns a description of the error in a row, or None."""
-        try:
-            return self._assemble(self._rows([index]))[1][0] or None
-        except ValueError as error:
-            return str(error)
+    def _decode(self, record: bytes) -> dict[str, bytes]:
+        return features(record)
 
     def _assemble(self, rows: list[dict[str, bytes]]) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Returns the arrays of a batch, and the error in each row: object [B], "" for a valid row.
-
-        Raises:
-            ValueError: a feature has the wrong number of values.
-        """
         length, most = self.max_seq_length, self.max_predictions
         ids, mask, segments = (_integers(rows, name, length) for name in _BY_TOKEN)
         positions, labels = (_integers(rows, name, most) for name in _BY_PREDICTION[:2])
@@ -139,11 +96,7 @@ class GoogleDataset(Dataset):
 
 
 def without_masks(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns a batch with the original tokens of its rows, and without `masked_*`.
-
-    Args:
-        batch: a batch of records of any schema; rows that are not masked do not change.
-    """
+    """Returns a batch of any schema with the original tokens of its rows, and without `masked_*`."""
     batch = dict(batch)
     if "masked_positions" not in batch:
         return batch
@@ -154,28 +107,23 @@ def without_masks(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return batch
 
 
-def features(message: bytes, path: str, offset: int) -> dict[str, bytes]:
+def features(message: bytes) -> dict[str, bytes]:
     """Returns the features of a record by their older names, as the stored bytes of their numbers.
 
     Raises:
-        CorruptRecordError: a feature is missing or of another kind.
+        ValueError: a feature is missing or of another kind.
     """
-    try:
-        lists = tf_example.parse_lists(message)
-        features = {}
-        for name, kind in KINDS.items():
-            found = name if name in lists else _NEWER_NAMES.get(name, name)
-            if found in lists:
-                stored, start, end = lists[found]
-                if stored != kind:
-                    raise ValueError(f"{found} is not a list of {'float' if kind == 2 else 'int64'}")
-                features[name] = message[start:end]
-            elif name != LABELS:
-                raise ValueError(f"no feature {name!r}")
-    except ValueError as error:
-        raise tfrecord.CorruptRecordError(
-            path, offset, f"not a row of the google schema ({error})"
-        ) from error
+    lists = tf_example.parse_lists(message)
+    features = {}
+    for name, kind in KINDS.items():
+        found = name if name in lists else _NEWER_NAMES.get(name, name)
+        if found in lists:
+            stored, start, end = lists[found]
+            if stored != kind:
+                raise ValueError(f"{found} is not a list of {'float' if kind == 2 else 'int64'}")
+            features[name] = message[start:end]
+        elif name != LABELS:
+            raise ValueError(f"no feature {name!r}")
     return features
 
 
@@ -204,11 +152,7 @@ def _integers(rows: list[dict[str, bytes]], name: str, width: int) -> np.ndarray
 
 
 def _floats(rows: list[dict[str, bytes]], name: str, width: int) -> np.ndarray:
-    """Decodes one feature of all rows to float32 [B, width].
-
-    Raises:
-        ValueError: a row has another number of values.
-    """
+    """Decodes one feature of all rows to float32 [B, width]; see `_integers`."""
     if any(len(row[name]) != 4 * width for row in rows):
         raise ValueError(f"{name} does not have {counted(width, 'value')}")
     return np.frombuffer(b"".join(row[name] for row in rows), "<f4").reshape(len(rows), width)
@@ -272,6 +216,10 @@ def describe(directory: str, names: Sequence[str], vocab: str, index_dir: str = 
 
 def _shape(file: tfrecord.RecordFile) -> tuple[int, int, bool]:
     """Returns (L, P, whether there is a next-sentence label) of the first record of a file."""
-    found = features(file[0], file.path, int(file.offsets[0]))
+    try:
+        found = features(file[0])
+    except ValueError as error:
+        reason = f"not a row of the {SCHEMA} schema ({error})"
+        raise tfrecord.CorruptRecordError(file.path, 0, reason) from error
     length = int(np.count_nonzero(np.frombuffer(found["input_ids"], np.uint8) < 128))
     return length, len(found["masked_lm_weights"]) // 4, LABELS in found

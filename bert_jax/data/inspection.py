@@ -20,8 +20,7 @@ from bert_jax.io.wording import counted
 from bert_jax.tokenization import templates
 
 _CHUNK = 512
-_HIGH_UNKNOWN_SHARE = 0.05
-_HIGH_DUPLICATE_SHARE = 0.01
+_HIGH_UNKNOWN_SHARE, _HIGH_DUPLICATE_SHARE = 0.05, 0.01
 _FEW_SEQUENCES = 200  # with fewer sequences, a fraction is not judged
 _SHARES = {  # usual fractions of label 1, by --nsp; the reference makes more than half of the pairs random
     "next": (0.4, 0.7, "of the next sentences are random"),
@@ -59,21 +58,14 @@ class Report:
     examples: list[str] = dataclasses.field(default_factory=list)
 
 
-def text_histogram(counts: list[int], bins: int = 8, width: int = 40) -> list[str]:
-    """Returns a histogram as lines of text.
-
-    Args:
-        counts: `counts[i]` is the number of items of size i.
-        bins: the number of ranges of equal width into which the sizes are grouped.
-        width: the length of the longest bar, in characters.
-    """
-    edges = np.linspace(1, len(counts), bins + 1).astype(int)
+def text_histogram(counts: list[int]) -> list[str]:
+    """Returns a histogram with 8 bars as lines of text; `counts[i]` is the number of items of size i."""
+    edges = np.linspace(1, len(counts), 9).astype(int)
     sums = [sum(counts[low:high]) for low, high in itertools.pairwise(edges)]
     most, total = max(1, *sums), max(1, sum(sums))
     digits = len(str(len(counts) - 1))
     return [
-        f"{low:{digits}d}-{high - 1:<{digits}d} {'#' * -(-count * width // most):{width}s} "
-        f"{count / total:6.1%}"
+        f"{low:{digits}d}-{high - 1:<{digits}d} {'#' * -(-count * 40 // most):40s} {count / total:6.1%}"
         for low, high, count in zip(edges, edges[1:], sums, strict=False)
     ]
 
@@ -119,8 +111,7 @@ def inspect_records(path: str, vocab: str = "", examples: int = 3) -> Report:
             # Without any file, the error is that the manifest is missing.
             manifest = google.describe(directory, names, vocab) if names else manifests.read(directory)
         if manifest["vocabulary"]["digest"]:
-            settings = manifest["vocabulary"]
-            tokenizer = tokenization.restore(manifests.vocabulary_path(directory, settings), settings)
+            tokenizer = records.load_tokenizer(directory, manifest)
     except UserError as error:
         report.problems.append(str(error))
         return report
@@ -185,12 +176,9 @@ def _batches(
 
 
 def unusual_labels(nsp: str, share: float, sequences: int) -> str:
-    """Returns the problem of the labels of a split's sequences, or "" if there is none.
+    """Returns the problem of the fraction of label 1 among sequences with a label, or "" if there is none.
 
-    Args:
-        nsp: the kind of the second segments, as in --nsp.
-        share: the fraction of label 1 among the sequences with a label.
-        sequences: the number of sequences; with fewer than 200, the fraction is not judged.
+    `nsp` is the kind of the second segments, as in --nsp.
     """
     low, high, what = _SHARES.get(nsp, (0.0, 1.0, ""))
     if low <= share <= high or sequences < _FEW_SEQUENCES:

@@ -39,19 +39,10 @@ def _mix(value: np.ndarray) -> np.ndarray:
 
 
 def permute(index: np.ndarray, n: int, seed: int, epoch: int) -> np.ndarray:
-    """Permutes [0, n) pseudo-randomly, keyed by (seed, epoch), without a table.
+    """Permutes int64 [...] in [0, n) pseudo-randomly, keyed by (seed, epoch), without a table.
 
     The permutation is a Feistel network on the smallest even number of bits that can represent all of [0, n).
     It is applied repeatedly until the value is inside [0, n) (cycle walking).
-
-    Args:
-        index: int64 [...], in [0, n).
-        n: the number of rows in an epoch.
-        seed: the seed of the run.
-        epoch: the number of the epoch; each has a different permutation.
-
-    Returns:
-        int64 [...], in [0, n).
     """
     half = np.uint64(max(1, (int(n - 1).bit_length() + 1) // 2))
     mask = np.uint64((1 << int(half)) - 1)
@@ -98,15 +89,11 @@ def replayed_before(position: np.ndarray | int, share: Fraction) -> Any:
 
 
 def divide(positions: np.ndarray, share: Fraction) -> tuple[np.ndarray, np.ndarray]:
-    """Divides global positions into replay and all others, and numbers both from 0.
+    """Divides global positions, int64 [B], into replay and all others, and numbers both from 0.
 
-    Args:
-        positions: int64 [B].
-        share: see `Replay`. A position p is replay if floor((p + 1) share) > floor(p share), so the first n
-            positions contain floor(n share) replay positions, for any n.
-
-    Returns:
-        Whether each position is replay, bool [B], and its number among positions of the same kind, int64 [B].
+    A position p is replay if floor((p + 1) share) > floor(p share), so the first n positions contain
+    floor(n share) replay positions, for any n. Returns whether each position is replay, bool [B], and its
+    number among positions of the same kind, int64 [B].
     """
     before = replayed_before(positions, share)
     is_replay = replayed_before(positions + 1, share) > before
@@ -121,13 +108,8 @@ def replay_seed(seed: int) -> int:
 def mask_keys(rows: np.ndarray, copies: np.ndarray, seed: int) -> np.ndarray:
     """Returns the key of the masks of each row, a function of the row, its copy and the seed alone.
 
-    Args:
-        rows: int64 [B], the numbers of the rows in the data set.
-        copies: int64 [B], the number of the set of masks that each row gets.
-        seed: the seed of the run.
-
-    Returns:
-        uint32 [B, 2], the data of Threefry keys. In one copy, they differ from row to row.
+    `rows` are the numbers of the rows in the data set, and `copies` of the set of masks that each gets, int64
+    [B]. The result, uint32 [B, 2], is the data of Threefry keys, which differ between the rows of a copy.
     """
     key = _mix(np.array([seed % (1 << 64)], np.uint64) ^ np.uint64(0x6D61736B73))
     keys = _mix(key + np.asarray(copies, np.uint64))
@@ -165,7 +147,7 @@ def train_batches(
             the same shapes as batches of `dataset`.
 
     Returns:
-        An iterator over batches as `PackedDataset.batch` returns them, in which `row_ids` are the positions
+        An iterator over batches as `Dataset.batch` returns them, in which `row_ids` are the positions
         of the rows in the global batch. Its `close()` ends the threads.
     """
     sizes = batch_size if isinstance(batch_size, Ramp) else Ramp.constant(batch_size)
@@ -209,14 +191,8 @@ def eval_batches(
 ) -> Generator[dict[str, np.ndarray], None, None]:
     """Returns an iterator over batches that visits every row once, in order.
 
-    Every process gets the same number of batches of the same shape: the last batch is completed with rows of
-    padding.
-
-    Args:
-        dataset: the rows.
-        batch_size: the size of the global batch.
-        own: the positions in the global batch that this process feeds, as in `train_batches`.
-        max_batches: the number of batches after which to stop; 0 for no limit.
+    Every process gets the same number of batches of the same shape, at most `max_batches` unless it is 0: the
+    last batch is completed with rows of padding. For `own`, see `train_batches`.
     """
     own = np.arange(batch_size) if own is None else own
     batches = -(-len(dataset) // batch_size)

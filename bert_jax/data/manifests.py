@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bert_jax.errors import UserError, reading
@@ -15,7 +15,6 @@ VERSIONS = {"packed": 1, "google": 1}  # version of the manifest, by schema
 
 _COUNT = range(0, 1 << 63)
 _LENGTH = range(1, (1 << 16) + 1)  # starts and lengths are stored as uint16
-_TOKEN = range(0, 1 << 31)
 _OF_LANGUAGE = ("documents", "rows", "sequences", "tokens")
 _SPLIT = {
     "files": [{"name": str, "rows": _COUNT, "bytes": _COUNT, "crc32c?": range(0, 1 << 32)}],
@@ -41,7 +40,7 @@ _SCHEMA = {
         "strip_accents": bool,
         "normalizer?": str,
     },
-    "special_ids": dict.fromkeys(("pad", "unk", "cls", "sep", "mask"), _TOKEN),
+    "special_ids": dict.fromkeys(("pad", "unk", "cls", "sep", "mask"), range(0, 1 << 31)),
     "sources": [dict],
     "data_sets?": [str],
     "fingerprint": str,
@@ -50,7 +49,6 @@ _SCHEMA = {
     "languages?": {str: {"tokens": _COUNT, **dict.fromkeys(("share_of_text", "used", "share"), float)}},
     "splits": {str: _SPLIT},
 }
-_OF_GOOGLE = {"max_predictions_per_seq": _LENGTH}
 
 
 def parse(content: bytes, path: str) -> dict[str, Any]:
@@ -67,7 +65,8 @@ def parse(content: bytes, path: str) -> dict[str, Any]:
             f"{path}: schema is {found!r:.60} and version {version}, expected "
             + " or ".join(f"{name!r} and {number}" for name, number in VERSIONS.items())
         )
-    json_files.check(manifest, _SCHEMA | (_OF_GOOGLE if found == "google" else {}), path)
+    of_schema = {"max_predictions_per_seq": _LENGTH} if found == "google" else {}
+    json_files.check(manifest, _SCHEMA | of_schema, path)
     names = [entry["name"] for split in manifest["splits"].values() for entry in split["files"]]
     for name in (manifest["vocabulary"]["file"], *names):
         if name in ("", ".", "..") or set(name) & set("/\\:\0\n"):
@@ -76,11 +75,7 @@ def parse(content: bytes, path: str) -> dict[str, Any]:
 
 
 def read(data_dir: str) -> dict[str, Any]:
-    """Returns the manifest of a record directory.
-
-    Raises:
-        UserError: the directory has no valid manifest.
-    """
+    """Returns the manifest of a record directory. Raises UserError if it has no valid one."""
     path = os.path.join(data_dir, FILE)
     with reading(path):
         if not files.exists(path):
@@ -141,23 +136,8 @@ def merge_splits(parts: Sequence[dict[str, Any]], max_seq_length: int) -> dict[s
     }
 
 
-def vocabulary_path(directory: str, settings: Mapping[str, Any]) -> str:
-    """Returns the path of the vocabulary of records, which may be elsewhere if another program made them.
-
-    Args:
-        directory: the record directory.
-        settings: the entry "vocabulary" of the manifest.
-    """
-    file: str = settings["file"]
-    return file if files.is_remote(file) else os.path.join(directory, file)
-
-
 def check_alike(directories: Sequence[tuple[str, dict[str, Any]]], split: str) -> None:
-    """Checks that record directories can be used as one dataset.
-
-    Args:
-        directories: (directory, manifest) pairs.
-        split: the name of the split; at least one directory must have it.
+    """Checks that record directories, (directory, manifest) pairs, can be used as one dataset.
 
     Raises:
         UserError: the vocabularies or the settings differ, or no directory has the split.

@@ -14,12 +14,12 @@ Masks are not stored: they are sampled on the device.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.data import tf_example, tfrecord
+from bert_jax.data import tf_example
 from bert_jax.data.rows import Dataset
 
 SCHEMA = "packed"
@@ -51,13 +51,8 @@ def default_sequences_per_row(max_seq_length: int) -> int:
 def best_fit(lengths: Sequence[int], capacity: int, most: int) -> list[list[int]]:
     """Packs sequences into rows: each sequence, longest first, goes into the fullest row with enough room.
 
-    Args:
-        lengths: the number of tokens of each sequence, at most `capacity`.
-        capacity: the maximum number of tokens in a row.
-        most: the maximum number of sequences in a row.
-
-    Returns:
-        For each row, the indices of its sequences in `lengths`; each sequence is in exactly one row.
+    A row has at most `capacity` tokens in `most` sequences. Returns the indices in `lengths` of the sequences
+    of each row; each sequence is in exactly one row.
     """
     rows: list[list[int]] = []
     by_room: list[list[list[int]]] = [[] for _ in range(capacity + 1)]
@@ -100,106 +95,49 @@ class PackedDataset(Dataset):
         super().__init__(directories, split, index_dir)
         self._pad_id = int(self.manifest["special_ids"]["pad"])
         self._id_dtype = id_dtype(self.vocab_size)
-        self._decode = tf_example.ExampleDecoder()
+        self._decode_example = tf_example.ExampleDecoder()
 
-    def _features(self, indices: list[int]) -> Iterator[dict[str, bytes]]:
-        for index, record in zip(indices, self.read(indices), strict=True):
-            try:
-                yield self._decode(record)
-            except ValueError as error:
-                reason = f"not a packed row ({error})"
-                raise tfrecord.CorruptRecordError(*self.locate(index), reason) from error
+    def _decode(self, record: bytes) -> dict[str, bytes]:
+        return self._decode_example(record)
 
-    def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns a batch of rows.
-
-        Args:
-            indices: int64 [B], rows in [0, len(self)); -1 gives a row of padding only.
-
-        Returns:
-            A dictionary of int32 arrays: `input_ids` [B, L], with the pad id after a row's tokens; `lengths`
-            [B]; `starts` [B, S], L where there is no sequence; `first_lengths` [B, S], 0 where there is no
-            sequence; `next_sentence_labels` [B, S], -1 where there is no sequence or it has no second
-            sentence; `row_ids` [B], 0..B-1.
-
-        Raises:
-            CorruptRecordError: a CRC is wrong, or a row holds invalid values (ids outside the vocabulary,
-                for example).
-        """
-        indices = np.asarray(indices, np.int64)
-        empty = dict.fromkeys(("input_ids", *_PER_SEQUENCE), b"")
-        features = self._features(indices[indices >= 0].tolist())
-        rows = [next(features) if index >= 0 else empty for index in indices.tolist()]
+    def _assemble(self, rows: list[dict[str, bytes]]) -> tuple[dict[str, np.ndarray], np.ndarray]:
         length, sequences = self.max_seq_length, self.max_sequences_per_row
-        try:
-            input_ids, lengths = _pad_rows(rows, "input_ids", self._id_dtype, length, self._pad_id)
-            (starts, counts), (first_lengths, first_counts), (labels, label_counts) = (
-                _pad_rows(rows, name, dtype, sequences, fill)
-                for (name, dtype), fill in zip(_PER_SEQUENCE.items(), (length, 0, -1), strict=True)
-            )
-            valid = (
-                (counts == first_counts)
-                & (counts == label_counts)
-                & ((counts > 0) == (indices >= 0))
-                & (input_ids.max(axis=1, initial=0) < self.vocab_size)
-                & _valid_sequences(lengths, starts, first_lengths, labels)
-            )
-        except (KeyError, ValueError):
-            valid = np.zeros(len(indices), bool)
-        if not valid.all():
-            self.raise_first_fault(indices)
+        input_ids, lengths = _pad_rows(rows, "input_ids", self._id_dtype, length, self._pad_id)
+        (starts, counts), (first_lengths, first_counts), (labels, label_counts) = (
+            _pad_rows(rows, name, dtype, sequences, fill)
+            for (name, dtype), fill in zip(_PER_SEQUENCE.items(), (length, 0, -1), strict=True)
+        )
+        fits = (
+            (counts == first_counts)
+            & (counts == label_counts)
+            & (counts > 0)
+            & _valid_sequences(lengths, starts, first_lengths, labels)
+        )
+        faults = np.full(len(rows), "", object)
+        faults[~fits] = "the starts, first lengths or labels of its sequences do not fit the row"
+        largest = input_ids.max(axis=1, initial=0)
+        for row in np.flatnonzero(largest >= self.vocab_size):
+            faults[row] = f"the token id {largest[row]} is outside the vocabulary of {self.vocab_size}"
         return {
             "input_ids": input_ids,
             "lengths": lengths,
             "starts": starts,
             "first_lengths": first_lengths,
             "next_sentence_labels": labels,
-            "row_ids": np.arange(len(indices), dtype=np.int32),
-        }
-
-    def row_fault(self, index: int) -> str | None:
-        """Returns the error in a row whose CRCs are right, or None if it is valid."""
-        row = next(self._features([index]))
-        try:
-            ids, lengths = _pad_rows([row], "input_ids", self._id_dtype, self.max_seq_length, 0)
-            columns = [
-                _pad_rows([row], name, dtype, self.max_sequences_per_row, 0)
-                for name, dtype in _PER_SEQUENCE.items()
-            ]
-        except KeyError as error:
-            return f"the row has no feature {error.args[0]!r}"
-        except ValueError as error:
-            return (
-                f"{error} is not a whole number of integers, or longer than the manifest says, "
-                f"{self.max_seq_length} tokens in {self.max_sequences_per_row} sequences"
-            )
-        if int(ids.max()) >= self.vocab_size:
-            return f"the token id {int(ids.max())} is outside the vocabulary of {self.vocab_size}"
-        counts = {int(count[0]) for _, count in columns}
-        number = min(counts)
-        values = (value[:, :number] for value, _ in columns)
-        if len(counts) > 1 or not number or not lengths[0] or not _valid_sequences(lengths, *values).all():
-            return "the starts, first lengths or labels of its sequences do not fit the row"
-        return None
+        }, faults
 
 
 def _pad_rows(
     rows: list[dict[str, bytes]], name: str, dtype: np.dtype, width: int, fill: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Pads one feature of all rows to `width` values.
-
-    Returns:
-        The values, int32 [B, width], and the number of values of each row, int32 [B].
-
-    Raises:
-        KeyError: a row lacks the feature.
-        ValueError: a row has more than `width` values, or not a whole number of integers.
-    """
+    """Returns one feature of all rows, padded to int32 [B, width], and its number of values, int32 [B]."""
+    if not all(name in row for row in rows):
+        raise ValueError(f"the row has no feature {name!r}")
     values = [row[name] for row in rows]
     sizes = np.array([len(value) for value in values], np.int32)
     counts = sizes // dtype.itemsize
     if np.any(sizes % dtype.itemsize) or np.any(counts > width):
-        raise ValueError(name)
+        raise ValueError(f"{name} is not a whole number of integers, or longer than the manifest says")
     padded = np.full((len(rows), width), fill, np.int32)
     padded[np.arange(width) < counts[:, None]] = np.frombuffer(b"".join(values), dtype)
     return padded, counts

@@ -82,25 +82,26 @@ def foreign_files(directory: str) -> list[str]:
 
 
 def tokenizer_of(dataset: Dataset) -> Tokenizer:
-    """Returns the tokenizer of records.
+    """Returns the tokenizer of records; see `load_tokenizer`."""
+    return load_tokenizer(dataset.directory, dataset.manifest)
+
+
+def load_tokenizer(directory: str, manifest: dict[str, Any]) -> Tokenizer:
+    """Returns the tokenizer of a record directory.
 
     Raises:
-        UserError: the vocabulary next to the records differs from the one that they were made with.
+        UserError: the vocabulary differs from the one that the records were made with.
     """
-    settings = dataset.manifest["vocabulary"]
-    return tokenization.restore(manifests.vocabulary_path(dataset.directory, settings), settings)
+    settings = manifest["vocabulary"]
+    file = settings["file"]  # a URL or an absolute path if another program made the records
+    return tokenization.restore(file if files.is_remote(file) else os.path.join(directory, file), settings)
 
 
 def check_vocabulary(field: str, path: os.PathLike | str, theirs: Tokenizer, tokenizer: Tokenizer) -> None:
     """Raises UserError unless a checkpoint has the vocabulary, normalization and row template of the data.
 
-    A checkpoint may keep accents that the records lack, because `data` has no flag for it.
-
-    Args:
-        field: the field of the configuration, or the flag, that names the checkpoint.
-        path: the checkpoint.
-        theirs: its tokenizer.
-        tokenizer: the tokenizer of the data.
+    A checkpoint may keep accents that the records lack, because `data` has no flag for it. `field` is the
+    field of the configuration, or the flag, that names the checkpoint; `theirs` is its tokenizer.
     """
     settings: dict[str, tuple[Any, Any]] = {
         name: (getattr(theirs, name), getattr(tokenizer, name)) for name in ("lower_case", "normalizer")
@@ -117,15 +118,8 @@ def check_vocabulary(field: str, path: os.PathLike | str, theirs: Tokenizer, tok
 def count_tokens(dataset: Dataset, vocab_size: int, limit: int = 2**24) -> np.ndarray:
     """Counts the tokens of evenly spaced rows, so that all processes and resumed runs count the same.
 
-    In masked rows, the original tokens are counted.
-
-    Args:
-        dataset: the records.
-        vocab_size: number of tokens of the vocabulary, V.
-        limit: about the largest number of tokens to read.
-
-    Returns:
-        int64 [V].
+    At most about `limit` tokens are read. In masked rows, the original tokens are counted. Returns int64
+    [vocab_size].
     """
     rows = min(len(dataset), max(1, limit // dataset.max_seq_length))
     indices = np.linspace(0, len(dataset) - 1, rows).round().astype(np.int64)
@@ -137,17 +131,12 @@ def count_tokens(dataset: Dataset, vocab_size: int, limit: int = 2**24) -> np.nd
     return counts
 
 
-def unigram_loss(counts: np.ndarray, known: np.ndarray, smoothing: float = 1.0) -> float:
+def unigram_loss(counts: np.ndarray, known: np.ndarray) -> float:
     """Returns the loss, in nats per token, of predicting each token by its frequency alone.
 
-    A model that uses the context has to be better. The lowest such loss, the entropy of the tokens, is
-    `unigram_loss(counts, counts, smoothing=0)`.
-
-    Args:
-        counts: [V], how often each token has to be predicted.
-        known: [V], the counts that give the frequencies; 0 for tokens that are never predicted.
-        smoothing: added to each of `known`, so that no token has probability 0.
+    A model that uses the context has to be better. `counts` [V] is how often each token has to be predicted,
+    and `known` [V] gives the frequencies; 1 is added to each, so that no token has probability 0.
     """
-    shares = (known + smoothing) / (known + smoothing).sum()
+    shares = (known + 1) / (known + 1).sum()
     predicted = counts > 0
     return float(-(counts[predicted] * np.log(shares[predicted])).sum() / counts.sum())

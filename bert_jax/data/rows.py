@@ -23,10 +23,8 @@ _OTHER_FILES = 512  # that a run may open in addition to its records
 class Dataset(abc.ABC):
     """Random access to the rows of one split of one or more record directories, of any schema.
 
-    Args:
-        directories: (directory, manifest) pairs with the same vocabulary and shape.
-        split: the name of the split; a directory without it is skipped.
-        index_dir: see `tfrecord.RecordFile`.
+    The `directories` are (directory, manifest) pairs with the same vocabulary and shape; one without the
+    split is skipped. For `index_dir`, see `tfrecord.RecordFile`.
 
     Attributes:
         directory: the first directory; the vocabulary in the manifest belongs to it.
@@ -44,6 +42,7 @@ class Dataset(abc.ABC):
 
     def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str, index_dir: str = ""):
         self.directory = directories[0][0]
+        self._pad_id = 0
         self.manifest = manifests.merge([manifest for _, manifest in directories])
         self.split = split
         self.max_seq_length = int(self.manifest["max_seq_length"])
@@ -79,13 +78,7 @@ class Dataset(abc.ABC):
         return file.path, file.span(number)[0]
 
     def read(self, indices: Iterable[int]) -> list[bytes]:
-        """Returns the records of rows.
-
-        Raises:
-            CorruptRecordError: a CRC is wrong.
-            UserError: a remote file does not exist.
-            StorageError: a file cannot be read.
-        """
+        """Returns the records of rows, whose CRCs are checked."""
         places = [self._place(index) for index in indices]
         if not self.is_remote:
             return [file[number] for file, number in places]
@@ -94,19 +87,71 @@ class Dataset(abc.ABC):
         found = zip(places, starts, strict=True)
         return [file.read_at(start, frames.get((file.path, start), b"")) for (file, _), start in found]
 
-    @abc.abstractmethod
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns a batch of rows; see `packed.PackedDataset.batch` and `google.GoogleDataset.batch`."""
+        """Returns a batch of rows.
+
+        Args:
+            indices: int64 [B], rows in [0, len(self)); -1 gives a row of padding only.
+
+        Returns:
+            A dictionary of int32 arrays: `input_ids` [B, L], with the pad id after a row's tokens; `lengths`
+            [B]; `starts` [B, S], L where there is no sequence; `first_lengths` [B, S], 0 where there is no
+            sequence; `next_sentence_labels` [B, S], -1 where there is no sequence or it has no second
+            sentence; `row_ids` [B], 0..B-1. Rows of the google schema also have int32 `masked_positions`,
+            int32 `masked_labels` and float32 `masked_weights`, all [B, P], 0 in unused slots.
+
+        Raises:
+            CorruptRecordError: a CRC is wrong, or a row holds invalid values (ids outside the vocabulary,
+                for example).
+        """
+        indices = np.asarray(indices, np.int64)
+        is_row = indices >= 0
+        chosen = indices[is_row].tolist()
+        features = self._features(chosen)
+        try:
+            arrays, faults = self._assemble(features)
+        except ValueError:
+            arrays, faults = {}, [self.row_fault(index) for index in chosen]
+        for index, fault in zip(chosen, faults, strict=True):
+            if fault:
+                raise tfrecord.CorruptRecordError(*self.locate(index), fault)
+        if not is_row.all():
+            fills = {"input_ids": self._pad_id, "starts": self.max_seq_length, "next_sentence_labels": -1}
+            for name, values in arrays.items():
+                fill = fills.get(name, 0)
+                arrays[name] = np.full((len(indices), *values.shape[1:]), fill, values.dtype)
+                arrays[name][is_row] = values
+        return arrays | {"row_ids": np.arange(len(indices), dtype=np.int32)}
+
+    def row_fault(self, index: int) -> str:
+        """Returns the error in a row whose CRCs are right, or "" if it is valid."""
+        features = self._features([index])
+        try:
+            return self._assemble(features)[1][0]
+        except ValueError as error:
+            return str(error)
+
+    def _features(self, indices: list[int]) -> list[dict[str, bytes]]:
+        features = []
+        for index, record in zip(indices, self.read(indices), strict=True):
+            try:
+                features.append(self._decode(record))
+            except ValueError as error:
+                reason = f"not a row of the {self.manifest['schema']} schema ({error})"
+                raise tfrecord.CorruptRecordError(*self.locate(index), reason) from error
+        return features
 
     @abc.abstractmethod
-    def row_fault(self, index: int) -> str | None:
-        """Returns the error in a row whose CRCs are right, or None if it is valid."""
+    def _decode(self, record: bytes) -> dict[str, bytes]:
+        """Returns the features of a record. Raises ValueError if it does not follow the schema."""
 
-    def raise_first_fault(self, indices: np.ndarray) -> None:
-        """Raises CorruptRecordError for the first invalid row, with the reason; -1 means no row."""
-        for index in indices[indices >= 0].tolist():
-            if reason := self.row_fault(index):
-                raise tfrecord.CorruptRecordError(*self.locate(index), reason)
+    @abc.abstractmethod
+    def _assemble(self, rows: list[dict[str, bytes]]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Returns the arrays of rows, and the error in each row: object [B], "" for a valid row.
+
+        Raises:
+            ValueError: a feature is missing, or has the wrong number of values.
+        """
 
 
 def _allow_open_files(count: int) -> None:
@@ -120,12 +165,7 @@ def _allow_open_files(count: int) -> None:
 
 
 def open_file(path: str, entry: dict[str, Any], index_dir: str = "") -> tfrecord.RecordFile:
-    """Opens a record file that a manifest lists.
-
-    Args:
-        path: the record file.
-        entry: the manifest's entry for the file.
-        index_dir: see `tfrecord.RecordFile`.
+    """Opens the record file of an entry of a manifest; for `index_dir`, see `tfrecord.RecordFile`.
 
     Raises:
         UserError: the size, the number of rows or the CRC-32C is not the one in the manifest.
@@ -146,10 +186,6 @@ def verify(file: tfrecord.RecordFile, expected: int) -> None:
 
     A file that passed is not read again on this machine until its size, modification time or inode changes.
     A file with damaged records passes: these are detected when they are read.
-
-    Args:
-        file: the open record file.
-        expected: the CRC-32C of the file in the manifest.
 
     Raises:
         UserError: every record is valid but the checksum differs: records were replaced or reordered.

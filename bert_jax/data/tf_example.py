@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 
 BYTES, FLOAT, INT64 = 1, 2, 3  # kinds of features: their field numbers in tf.train.Feature
-_MAX_LAYOUTS = 1 << 14
+_MOST_LAYOUTS = 1 << 14
 
 
 def encode_example(features: Mapping[str, bytes], kinds: Mapping[str, int] | None = None) -> bytes:
@@ -24,12 +24,12 @@ def encode_example(features: Mapping[str, bytes], kinds: Mapping[str, int] | Non
     """
     names = sorted(features)
     values = [features[name] for name in names]
-    fields = tuple(kinds.get(name, BYTES) for name in names) if kinds else (BYTES,) * len(names)
+    fields = tuple((kinds or {}).get(name, BYTES) for name in names)
     headers = _headers(tuple(names), tuple(map(len, values)), fields)
     return b"".join(itertools.chain.from_iterable(zip(headers, values, strict=True)))
 
 
-@functools.lru_cache(maxsize=1 << 14)
+@functools.lru_cache(_MOST_LAYOUTS)
 def _headers(names: tuple[str, ...], lengths: tuple[int, ...], kinds: tuple[int, ...]) -> tuple[bytes, ...]:
     """Returns the bytes before each value in an Example.
 
@@ -73,8 +73,7 @@ class ExampleDecoder:
         """Returns {name: first value}.
 
         Raises:
-            ValueError: the message is malformed, or a feature is not a list of bytes (as in records of the
-                google schema).
+            ValueError: the message is malformed, or a feature is not a list of bytes, as in google records.
         """
         layout = self._layouts.get(message[:16])
         if layout is not None:
@@ -95,7 +94,7 @@ class ExampleDecoder:
             (slice(start, end), message[start:end])
             for start, end in zip(edges[::2], edges[1::2], strict=True)
         )
-        if len(self._layouts) >= _MAX_LAYOUTS:
+        if len(self._layouts) >= _MOST_LAYOUTS:
             self._layouts.clear()
         self._layouts[message[:16]] = (
             tuple(name for name, _ in ordered),

@@ -27,20 +27,13 @@ _CRC = struct.Struct("<I")
 _READ_AT_ONCE = 512  # records
 _GUESS = 4096  # bytes, more than most records have
 INDEX_BLOCK = 4096  # records whose offsets are read together from a remote index: 32 KB
-FRAME_HEADER_BYTES = _HEADER.size
 FRAME_BYTES = _HEADER.size + _CRC.size
 
 _crc32c = google_crc32c.value
 
 
 class CorruptRecordError(UserError):
-    """Raised when the bytes of a record are not what was written.
-
-    Args:
-        path: the record file.
-        offset: the byte offset of the record.
-        reason: what is wrong with it.
-    """
+    """Raised when the bytes of the record at byte `offset` of a file are not what was written."""
 
     def __init__(self, path: str, offset: int, reason: str):
         super().__init__(path, offset, reason)
@@ -65,9 +58,8 @@ def frame(payload: bytes) -> bytes:
 def fill_frames(buffer: np.ndarray, edges: np.ndarray) -> None:
     """Fills in the frames (length and CRCs) of consecutive records whose payloads are already in the buffer.
 
-    Args:
-        buffer: uint8 [bytes], changed in place. It leaves room for the frame of each record.
-        edges: int64 [n + 1], the offset at which each record begins, and the one at which the last one ends.
+    `buffer`, uint8 [bytes], is changed in place; `edges`, int64 [n + 1], are the offsets at which each record
+    begins and the last one ends.
     """
     content = buffer.tobytes()
     starts, ends = edges[:-1] + _HEADER.size, edges[1:] - _CRC.size
@@ -94,16 +86,9 @@ def write_records(path: str, payloads: Iterable[bytes]) -> tuple[int, int]:
 
 
 def copy_records(path: str, parts: Iterable[tuple[RecordFile, np.ndarray]]) -> tuple[int, int]:
-    """Copies records of other files with their frames into `path`, and checks both CRCs of each.
+    """Writes `path` and its index as `write_records`, with records of other files; checks both CRCs of each.
 
-    Like `write_records`, it also writes the index.
-
-    Args:
-        path: the file to write.
-        parts: pairs of a file and the numbers of the records to copy, int [n].
-
-    Returns:
-        (records, bytes).
+    `parts` are pairs of a file and the numbers of the records to copy, int [n].
 
     Raises:
         CorruptRecordError: a record is damaged.
@@ -191,12 +176,7 @@ class RecordFile:
             offset += FRAME_BYTES + length
 
     def _read(self, offset: int, size: int) -> bytes:
-        """Returns bytes of the file.
-
-        Raises:
-            CorruptRecordError: the file has become shorter.
-            StorageError: the disk failed.
-        """
+        """Returns bytes of the file. Raises CorruptRecordError if it has become shorter."""
         with reading(self.path):
             content = os.pread(self._descriptor, size, offset)
         if len(content) < size:
@@ -219,9 +199,7 @@ class RecordFile:
     def read_at(self, offset: int, content: bytes = b"") -> bytes:
         """Returns the payload of the record at byte `offset`; it checks both CRCs.
 
-        Args:
-            offset: where the record begins.
-            content: the bytes from there on, if some have been read: at least a frame.
+        `content` are the bytes from there on, at least a frame, if some have been read.
         """
         content = content or self._read(offset, min(_GUESS, self.size - offset))
         end = self._length(offset, content) + _HEADER.size
@@ -256,14 +234,10 @@ class RecordFile:
         return self.read_at(int(self.offsets[index]))
 
     def read_frames(self, numbers: np.ndarray) -> Iterator[tuple[bytes, np.ndarray]]:
-        """Yields groups of records with their frames; it checks both CRCs of each record.
+        """Yields the bytes of groups of records with their frames; it checks both CRCs of each record.
 
-        Args:
-            numbers: the numbers of the records, int [n].
-
-        Yields:
-            (content, edges): the bytes of a group of records, and the offset in them at which each record
-            begins and the last one ends, int64 [records + 1].
+        Yields also the offset in the bytes at which each record of the group begins and the last one ends,
+        int64 [records + 1].
 
         Raises:
             CorruptRecordError: a CRC is wrong, or the index belongs to another file.
@@ -292,12 +266,8 @@ class RemoteFile(RecordFile):
     Blocks of its index are copied to the local disk when one of their records is first read. Copying all
     indices of a large corpus at the start (0.4% of its bytes, on each host) would delay the first step.
 
-    Args:
-        url: the `.tfrecord` file.
-        copy: the path that a local copy would have. The local index is next to it; a block that it lacks is
-            zeros or beyond its end.
-        size: bytes of the file.
-        rows: the number of its records.
+    `copy` is the path that a local copy would have. The local index is next to it; a block that it lacks is
+    zeros or beyond its end.
     """
 
     def __init__(self, url: str, copy: str, size: int, rows: int):

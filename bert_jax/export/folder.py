@@ -51,14 +51,9 @@ _USAGE = {
 
 
 def write(model: Model, folder: str, to: str, *, card: str = "", log: Callable[[str], None]) -> None:
-    """Writes a model into an existing directory.
+    """Writes a model into an existing directory in one of `FORMATS`, with a card as README.md.
 
-    Args:
-        model: the model.
-        folder: the directory.
-        to: one of `FORMATS`.
-        card: the text of README.md.
-        log: called with a line: the size of the export, and the difference of its outputs from the model's.
+    `log` is called with the size of the export and the difference of its outputs from the model's.
 
     Raises:
         UserError: the model has no such export, or the outputs in float32 differ from its own.
@@ -146,9 +141,7 @@ def function(model: Model) -> Callable[..., dict[str, jax.Array]]:
 def difference(model: Model, run: Callable[..., Mapping[str, np.ndarray]]) -> float:
     """Returns the difference of an export's outputs from the model's, for random rows with padding.
 
-    Args:
-        model: the model.
-        run: the export, a function of integers `INPUTS` [B, L] that returns its outputs by name.
+    `run` is a function of integers `INPUTS` [B, L] that returns the outputs of the export by name.
 
     Raises:
         UserError: the difference exceeds `TOLERANCE`, or the names or shapes of the outputs differ.

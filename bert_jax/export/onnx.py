@@ -7,6 +7,7 @@ make the graph, but requires orbax-checkpoint before 0.11.37, and bert_jax requi
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -68,9 +69,9 @@ class Graph:
         self._inputs: list[Any] = []
         self._outputs: list[Any] = []
 
-    def input(self, name: str, axes: Sequence[str]) -> Value:
-        """Adds an int64 input with named axes of any size."""
-        self._inputs.append(helper.make_tensor_value_info(name, onnx.TensorProto.INT64, list(axes)))
+    def input(self, name: str) -> Value:
+        """Adds an int64 input [batch, sequence] of any size."""
+        self._inputs.append(helper.make_tensor_value_info(name, onnx.TensorProto.INT64, [BATCH, LENGTH]))
         return name
 
     def output(self, value: Value, name: str, axes: Sequence[str | int]) -> None:
@@ -132,11 +133,11 @@ class ModelGraph:
             if (value := getattr(config, name)) and value not in ("learned", "rotary", "alibi", "none"):
                 raise UserError(f"--to=onnx does not support {name}={value}; use --to=stablehlo")
         self.graph = Graph(model.family.name)
-        self._ids = self.graph.input("input_ids", (BATCH, LENGTH))
-        self._mask = self.graph.input("attention_mask", (BATCH, LENGTH))
+        self._ids = self.graph.input("input_ids")
+        self._mask = self.graph.input("attention_mask")
         self._types = ""
         if self._config.type_vocab_size > 1:
-            self._types = self.graph.input("token_type_ids", (BATCH, LENGTH))
+            self._types = self.graph.input("token_type_ids")
         shape = self.graph("Shape", self._ids)
         length = self.graph("Gather", shape, self.graph.constant(np.int64(1)))
         zero, one = (self.graph.constant(np.int64(value)) for value in (0, 1))
@@ -182,10 +183,7 @@ class ModelGraph:
         return self._add(self.graph("Mul", self.graph("Div", x, root), scale), *biases)
 
     def _add(self, *values: Value) -> Value:
-        total = values[0]
-        for value in values[1:]:
-            total = self.graph("Add", total, value)
-        return total
+        return functools.reduce(functools.partial(self.graph, "Add"), values)
 
     def _activate(self, x: Value, name: str) -> Value:
         if name in ("gelu", "gelu_tanh"):
@@ -213,7 +211,9 @@ class ModelGraph:
             x = self._norm(x, f"{embeddings}/layer_norm")
         if config.projects_embeddings:
             x = self._dense(x, f"{embeddings}/projection")
-        mask = self._padding()
+        padding = self.graph("Sub", self.graph.floats(1.0), self._real)
+        mask = self.graph("Mul", padding, self.graph.floats(_NEVER))
+        mask = self.graph("Unsqueeze", mask, self.graph.ints(1, 2))  # [B, 1, 1, L]
         biases: dict[int, list[Value]] = {}
         tables: dict[float, tuple[Value, Value]] = {}
         for slices in scans(config):
@@ -227,12 +227,6 @@ class ModelGraph:
                     place = None if spec.shared else repeat
                     x = self._layer(x, path, place, spec, biases[spec.window], tables.get(spec.theta))
         return self._norm(x, "encoder/final_norm") if config.final_norm else x
-
-    def _padding(self) -> Value:
-        """Returns the bias [B, 1, 1, L] that masks the attention logits of padding."""
-        padding = self.graph("Sub", self.graph.floats(1.0), self._real)
-        bias = self.graph("Mul", padding, self.graph.floats(_NEVER))
-        return self.graph("Unsqueeze", bias, self.graph.ints(1, 2))
 
     def _biases(self, spec: LayerSlice) -> list[Value]:
         """Returns the biases of the attention logits by position, [1, 1, L, L] or [1, N, L, L]."""

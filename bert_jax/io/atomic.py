@@ -22,13 +22,12 @@ _NAME_BYTES = 150  # of the final name in the temporary one; a name has at most 
 def replace_file(path: files.PathLike, sync: bool = True) -> Iterator[IO[bytes]]:
     """Opens a temporary file for writing and renames it to `path` when the block ends without an error.
 
-    The temporary file lies next to `path`. For a URL it is a local file, which is uploaded at the end.
+    The temporary file lies next to `path`. For a URL it is a local file, which is uploaded at the end. An
+    existing file of that name is replaced in one step. If it is a symbolic link, its target is replaced. A
+    device or a pipe, such as /dev/stdout, is written to directly.
 
-    Args:
-        path: the final name. An existing file of that name is replaced in one step. If it is a symbolic link,
-            its target is replaced. A device or a pipe, such as /dev/stdout, is written to directly.
-        sync: whether the bytes are flushed to the disk before the file is renamed, so that a power failure
-            leaves either the old file or the new one. Use False for files that are recreated after a failure.
+    If `sync`, the bytes are flushed to the disk before the file is renamed, so that a power failure leaves
+    either the old file or the new one. Use False for files that are recreated after a failure.
     """
     path = os.fspath(path)
     if files.is_remote(path):
@@ -75,11 +74,7 @@ def _beginning(path: str) -> str:
 
 
 def sync_tree(path: files.PathLike) -> None:
-    """Flushes the files under a local directory, and its name, to the disk; does nothing for a URL.
-
-    Raises:
-        OSError: a file cannot be flushed.
-    """
+    """Flushes the files under a local directory, and its name, to the disk; does nothing for a URL."""
     if files.is_remote(path):
         return
     for folder, _, names in os.walk(path, topdown=False):
@@ -140,7 +135,9 @@ def replace_directory(path: files.PathLike) -> Iterator[str]:
             old, new = {*files.walk(path)}, {*files.walk(made)}
             unwanted = new - old  # after an error
             try:
-                copy_directory(made, path)
+                for name in sorted(new):
+                    files.make_directory(os.path.dirname(os.path.join(path, name)))
+                    copy_file(os.path.join(made, name), os.path.join(path, name))
                 unwanted = set() if is_remote else old - new
             finally:
                 with contextlib.suppress(OSError):  # the bucket may be unreachable
@@ -192,10 +189,3 @@ def copy_file(source: files.PathLike, target: files.PathLike) -> None:
     """Copies a local or remote file atomically."""
     with files.open_read(source) as file, replace_file(target) as out:
         shutil.copyfileobj(file, out, 1 << 20)
-
-
-def copy_directory(source: files.PathLike, target: files.PathLike) -> None:
-    """Copies the files of a directory one by one, in the order of their names."""
-    for name in files.walk(source):
-        files.make_directory(os.path.dirname(os.path.join(target, name)))
-        copy_file(os.path.join(source, name), os.path.join(target, name))

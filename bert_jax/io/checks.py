@@ -14,41 +14,31 @@ PICTURES = (".png", ".pdf", ".svg")
 
 
 def check_free(path: files.PathLike, overwrite: bool, flag: str = "--output") -> None:
-    """Raises a UserError if an output exists and may not be replaced.
+    """Raises a UserError if an output exists, except an empty directory, and may not be replaced.
 
     Outputs that take long to compute (a vocabulary, records, a converted model, predictions, embeddings) are
     replaced only with --overwrite. Pictures and reports, which take seconds, are always replaced. Outputs
     that can be resumed, such as a work directory, are continued.
-
-    An empty directory counts as free. `flag` is the flag that gave the path.
     """
     if overwrite or not files.exists(path) or (files.is_directory(path) and not files.names(path)):
         return
     raise UserError(f"{flag}={path} exists already; --overwrite replaces it")
 
 
-def check_output_file(
-    path: files.PathLike, suffixes: Sequence[str] = (), flag: str = "--output", *, overwrite: bool = True
-) -> None:
-    """Checks that a file can be written later, and creates its directory.
-
-    Args:
-        path: the value of the flag.
-        suffixes: the suffixes of the supported formats; empty if any name is allowed.
-        flag: the flag that gave the path, for the message.
-        overwrite: whether an existing file may be replaced; see `check_free`.
+def check_output_file(path: files.PathLike, suffixes: Sequence[str] = (), *, overwrite: bool = True) -> None:
+    """Checks that --output, a file, can be written later, and creates its directory.
 
     Raises:
-        UserError: the path has another suffix, is a directory, exists and may not be replaced, or cannot be
-            written.
+        UserError: the path has another suffix than `suffixes`, is a directory, exists and may not be
+            replaced, or cannot be written.
         StorageError: the disk or the bucket failed.
     """
     if suffixes and files.suffix(path) not in suffixes:
-        raise UserError(f"{flag}={path}: expected a name ending in {alternatives(suffixes)}")
+        raise UserError(f"--output={path}: expected a name ending in {alternatives(suffixes)}")
     try:
         if files.is_directory(path):
             raise IsADirectoryError("it is a directory")
-        check_free(path, overwrite, flag)
+        check_free(path, overwrite)
         files.make_directory(files.parent(path))
         if not atomic.is_written_in_place(os.fspath(path)):
             # Only a write shows that a bucket exists, or that a file may be created next to the old one.
@@ -57,7 +47,7 @@ def check_output_file(
             atomic.write_file(probe, b"", sync=False)
             files.remove(probe)
     except OSError as error:
-        raise file_error(f"{flag}={path}: cannot be written ({error.strerror or error})", error) from error
+        raise file_error(f"--output={path}: cannot be written ({error.strerror or error})", error) from error
 
 
 def check_input(path: files.PathLike) -> None:

@@ -38,9 +38,6 @@ class Table:
 
     A remote Arrow file is copied to the local disk once, for as long as the table exists.
 
-    Args:
-        path: the file, local or at a URL.
-
     Attributes:
         columns: the names of the columns.
         types: {column: Arrow's name of its type}, for the columns whose values are never text.
@@ -113,12 +110,8 @@ class Table:
     ) -> Iterator[dict[str, Any]]:
         """Yields rows as {column: value}, as Python values.
 
-        Class numbers become class names if the file has them. Bytes that are UTF-8 become text.
-
-        Args:
-            columns: the columns to read; all by default.
-            start: the number of the first row.
-            end: the number of the row after the last one; None for all rows.
+        Class numbers become class names if the file has them. Bytes that are UTF-8 become text. By default,
+        all columns and all rows are read; `end` is the number of the row after the last one.
 
         Raises:
             UserError: the file is damaged, text is not UTF-8, or a value has no Python equivalent.

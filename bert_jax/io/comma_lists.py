@@ -17,10 +17,6 @@ def paths(text: str, exists: Callable[[str], bool] = files.exists) -> list[str]:
 
     An existing path may contain commas, such as the directories of a grid
     (`batch_size=8,learning_rate=0.001`): the longest existing path is taken first. A URL begins another path.
-
-    Args:
-        text: the paths. A text without commas is one path.
-        exists: returns whether a path with commas exists; it is not called for other paths.
     """
     parts = text.split(",")
     if len(parts) == 1:

@@ -35,11 +35,7 @@ _ONE_SLASH = re.compile(r"(gs|gcs|s3|s3a|az|abfs|abfss|adl|hf|https?|s?ftp|hdfs|
 
 
 def is_remote(path: PathLike) -> bool:
-    """Returns whether a path is a URL.
-
-    Raises:
-        UserError: the path is a URL in which a slash is missing.
-    """
+    """Returns whether a path is a URL. Raises UserError for a URL in which a slash is missing."""
     path = os.fspath(path)
     if match := _ONE_SLASH.match(path):
         raise UserError(f"{path}: expected two slashes after {match[1]}:")

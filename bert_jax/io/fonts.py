@@ -13,24 +13,14 @@ with epy.lazy_imports():  # matplotlib takes a second to import
     from matplotlib import font_manager, text
 
 # Fonts that together cover most scripts: from Debian's fonts-noto-*, macOS and others.
-_FALLBACKS = (
-    "Noto Sans CJK",
-    "Noto Sans",
-    "Arial Unicode",
-    "WenQuanYi",
-    "Droid Sans Fallback",
-    "Unifont",
-)
+_FALLBACKS = "Noto Sans CJK,Noto Sans,Arial Unicode,WenQuanYi,Droid Sans Fallback,Unifont".split(",")
 
 
 def render(figure: Any, **options: Any) -> bytes:
-    """Returns a matplotlib figure as the bytes of a picture.
+    """Returns a matplotlib figure as the bytes of a picture; `options` are arguments of `savefig`.
 
-    Characters that the font lacks are drawn in other installed fonts, or as boxes if no font has them.
-
-    Args:
-        figure: the figure; the fonts of its texts are changed.
-        options: arguments of `figure.savefig`.
+    Characters that the font lacks are drawn in other installed fonts, or as boxes if no font has them: the
+    fonts of the figure's texts are changed.
     """
     texts = figure.findobj(text.Text)
     if not all(part.get_text().isascii() for part in texts):

@@ -33,18 +33,13 @@ _NAMES = {
 
 
 def read(path: os.PathLike | str, schema: Any = dict) -> Any:
-    """Returns the content of a JSON file.
-
-    Args:
-        path: a local path or a URL.
-        schema: the expected schema; see the module docstring.
+    """Returns the content of a JSON file; for `schema`, see the module docstring.
 
     Raises:
         UserError: the file does not exist, is not JSON, or does not match the schema.
     """
     with reading(path):
-        content = files.read(path)
-    return parse(content, path, schema)
+        return parse(files.read(path), path, schema)
 
 
 def write(path: os.PathLike | str, content: Any) -> None:
@@ -88,13 +83,9 @@ def read_line_files(path: os.PathLike | str) -> Iterator[dict[str, Any]]:
 
 
 def check(value: Any, schema: Any, path: os.PathLike | str, field: str = "the file") -> None:
-    """Raises a UserError unless a value matches a schema.
+    """Raises a UserError unless a value matches a schema; see the module docstring.
 
-    Args:
-        value: the parsed value.
-        schema: the expected schema; see the module docstring.
-        path: the file that contains the value, for the message.
-        field: the place of the value in the file, such as "splits.train.files[0].rows".
+    `field` is the place of the value in the file `path`, such as "splits.train.files[0].rows".
     """
     if isinstance(schema, tuple):
         schema = next((one for one in schema if is_of(value, one)), schema)

@@ -31,27 +31,17 @@ class Progress:
         self._stream = stream or sys.stderr
         self._bars: Any = None
 
-    def start(
-        self, stage: str, total: float | None = None, unit: str = "", scale: float = 1.0, done: float = 0.0
-    ) -> None:
-        """Begins a stage.
-
-        Args:
-            stage: the name of the stage.
-            total: the number of units; None if unknown.
-            unit: the name of a unit. Amounts are multiplied by `scale` for display.
-            scale: the factor for display.
-            done: the number of units that an earlier process completed; they do not count towards the rate.
-        """
+    def start(self, stage: str, total: float | None = None, unit: str = "", scale: float = 1.0) -> None:
+        """Begins a stage of `total` units, None if unknown; amounts are multiplied by `scale` for display."""
         self.close()
         self._stage, self._unit, self._scale = stage, unit, scale
         self._total = None if total is None else total * scale
-        self._done = self._first = done
+        self._done = 0.0
         self._started = self._updated = time.monotonic()
         if shows_bars(self._stream):
             self._bars = make_bars(self._stream)
             self._bars.start()
-            self._task = self._bars.add_task(stage, total=self._total, completed=done * scale, unit=unit)
+            self._task = self._bars.add_task(stage, total=self._total, unit=unit)
 
     def advance(self, amount: float) -> None:
         """Reports that `amount` more units are done."""
@@ -67,7 +57,7 @@ class Progress:
         if self._bars:
             self._bars.update(self._task, completed=done * self._scale)
             return
-        shown, rate = done * self._scale, (done - self._first) * self._scale / (now - self._started)
+        shown, rate = done * self._scale, done * self._scale / (now - self._started)
         line = f"{amount(self._stage, shown, self._total, self._unit)}, {wording.rate(rate)} {self._unit}/s"
         left = f", {clock((self._total - shown) / rate)} left" if self._total and rate else ""
         print(line + left, file=self._stream, flush=True)

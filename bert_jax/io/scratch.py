@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
 
 _kept: list[tempfile.TemporaryDirectory] = []
 
 
-@contextlib.contextmanager
-def directory(parent: str | None = None, prefix: str = ".bert_jax-") -> Iterator[str]:
-    """Yields a new local directory, in `parent` or $TMPDIR, and removes it afterwards."""
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as path:
-        yield path
+def directory(parent: str | None = None, prefix: str = ".bert_jax-") -> tempfile.TemporaryDirectory[str]:
+    """Returns the context of a new local directory, in `parent` or $TMPDIR."""
+    return tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True)
 
 
 def kept_file(name: str, content: bytes) -> str:

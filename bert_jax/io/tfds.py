@@ -30,9 +30,8 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+")
 def find(pattern: str) -> str:
     """Returns the folder of a data set, downloaded and prepared if needed, prefixed with PREFIX.
 
-    Args:
-        pattern: tfds:NAME, tfds:NAME/CONFIG, either followed by /VERSION (by default the newest), or
-            tfds:/FOLDER. Data sets are in $TFDS_DATA_DIR, or ~/tensorflow_datasets.
+    `pattern` is tfds:NAME, tfds:NAME/CONFIG, either followed by /VERSION (by default the newest), or
+    tfds:/FOLDER. Data sets are in $TFDS_DATA_DIR, or ~/tensorflow_datasets.
 
     Raises:
         UserError: the data set does not exist, or cannot be prepared or read.

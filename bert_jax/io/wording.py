@@ -39,7 +39,7 @@ def first_line(error: BaseException) -> str:
     return f"{kind}: {message.splitlines()[0].rstrip()[:200]}" if message else kind
 
 
-def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Returns the end of a message about an unknown name: "; did you mean NAME?", or "" if none is close."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {prefix}{near[0]}?" if near else ""
+    return f"; did you mean {near[0]}?" if near else ""

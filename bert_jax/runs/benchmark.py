@@ -49,7 +49,7 @@ def _draw_lengths(count: int, length: int, rng: np.random.Generator) -> np.ndarr
 
 
 def synthetic_batch(rows: str, batch_size: int, length: int, vocab_size: int, mask_copies: int = 0) -> Batch:
-    """Returns a batch of random tokens, the same in every call, with the fields of `PackedDataset.batch`.
+    """Returns a batch of random tokens, the same in every call, with the fields of `Dataset.batch`.
 
     Args:
         rows: "full" for one sequence of `length` tokens per row, "padded" for one sequence per row with a

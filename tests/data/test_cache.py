@@ -15,9 +15,14 @@ def with_vocabulary(make_records):
     return directory
 
 
-def test_files_are_fetched_to_the_cache_alone(make_records, tmp_path, no_temporary_directory):
+@pytest.fixture(autouse=True)
+def cache_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("BERT_JAX_RECORD_CACHE", str(tmp_path / "cache"))
+
+
+def test_files_are_fetched_to_the_cache_alone(make_records, no_temporary_directory):
     directory = with_vocabulary(make_records)
-    copy = Path(cache.local_copy(f"file://{directory}", str(tmp_path / "cache"), lambda line: None))
+    copy = Path(cache.local_copy(f"file://{directory}", lambda line: None))
     fetched = {path.name for path in copy.iterdir()} - {"lock"}
     assert "manifest.json" in fetched and any(name.endswith(".tfrecord") for name in fetched)
     for name in fetched:
@@ -30,5 +35,5 @@ def test_a_file_that_is_not_whole_is_refused_and_not_kept(make_records, tmp_path
     size = path.stat().st_size
     os.truncate(path, size - 1)
     with pytest.raises(UserError, match=f"{path.name} is incomplete .{size - 1:,} of {size:,} bytes"):
-        cache.local_copy(f"file://{directory}", str(tmp_path / "cache"), lambda line: None)
+        cache.local_copy(f"file://{directory}", lambda line: None)
     assert not list((tmp_path / "cache").rglob(f"{path.name}*"))

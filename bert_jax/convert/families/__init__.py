@@ -90,11 +90,7 @@ def check_rows(tokenizer: tokenization.Tokenizer, config: EncoderConfig, owner: 
 
 
 def load_tokenizer(path: str, config: EncoderConfig) -> tokenization.Tokenizer:
-    """Returns the tokenizer of a vocabulary for a new model, with its family's template and normalization.
-
-    Raises:
-        UserError: the file is not a vocabulary, or specifies another row template.
-    """
+    """Returns the tokenizer of a vocabulary for a new model, with its family's template and normalization."""
     record = of(config).tokenizer
     tokenizer = tokenization.load(path)
     if tokenizer.states_template:

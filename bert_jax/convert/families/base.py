@@ -254,11 +254,7 @@ class Family:
     def to_files(
         self, params: Mapping[str, np.ndarray], config: EncoderConfig, kind: str, head: str = "none"
     ) -> dict[str, np.ndarray]:
-        """Returns the arrays to store, by their names in the file; see `param_mapping.to_files`.
-
-        Raises:
-            UserError: this kind of file has no name for a parameter.
-        """
+        """Returns the arrays to store, by their names in the file; see `param_mapping.to_files`."""
         table = [one for one in self.table if not one.heads or head in one.heads]
         nameless = [one.ours for one in table if one.ours in params and kind not in one.names]
         if nameless:
@@ -309,9 +305,11 @@ class Family:
         prefix = f"{self.base}."
         of_base = [one.names[HUGGINGFACE] for one in self.table if one.names[HUGGINGFACE].startswith(prefix)]
         heads_of_names = tuple({name.removeprefix(prefix).partition(".")[0] + "." for name in of_base})
+        wrappers = {match[0] if (match := _WRAPPERS.match(name)) else "" for name in tensors}
+        wrapper = wrappers.pop() if len(wrappers) == 1 else ""
         result: dict[str, np.ndarray] = {}
-        for stored, tensor in _unwrapped(tensors).items():
-            name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", stored)
+        for stored, tensor in tensors.items():
+            name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", stored.removeprefix(wrapper))
             name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
             if name.startswith(heads_of_names):
                 name = prefix + name
@@ -329,9 +327,3 @@ class Family:
                 untied += [second] * self.masked_lm.tied
         head = [*untied, *(one.names[HUGGINGFACE] for one in self.table if one.ours.startswith("mlm/"))]
         return {name: x for name, x in result.items() if not untied or name not in head}, untied
-
-
-def _unwrapped(tensors: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-    found = {match[0] if (match := _WRAPPERS.match(name)) else "" for name in tensors}
-    prefix = found.pop() if len(found) == 1 else ""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.convert.families import bert
+from bert_jax.convert.families import bert, electra
 from bert_jax.convert.families.base import ACTIVATIONS, Family
 from bert_jax.convert.param_mapping import (
     HUGGINGFACE,
@@ -134,15 +134,7 @@ FAMILY = Family(
         *head("classifier", "classifier"),
         *head("qa", "qa_outputs"),
     ),
-    heads={
-        "none": ("encoder",),
-        "replaced_tokens": ("encoder", "discriminator"),
-        "masked_lm": ("encoder", "mlm"),
-        "sequence_classification": ("encoder", "head", "classifier"),
-        "token_classification": ("encoder", "classifier"),
-        "multiple_choice": ("encoder", "head", "classifier"),
-        "question_answering": ("encoder", "qa"),
-    },
+    heads=electra.FAMILY.heads,
     classifiers={
         "sequence_classification": _SEQUENCE,
         "token_classification": dataclasses.replace(TOKENS, drop_out=HIDDEN_DROPOUT),

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+from bert_jax.convert.families import bert
 from bert_jax.convert.families.base import Family
 from bert_jax.convert.param_mapping import LAYERS, dense, head, modules, norm, vector
 from bert_jax.models.heads.structures import HIDDEN_DROPOUT, SPANS, TOKENS, ClassificationHead, Rate
 from bert_jax.tokenization.families import RECORDS
 
-_EMBEDDINGS = {
-    "word_embeddings": "word_embeddings",
-    "position_embeddings": "position_embeddings",
-    "layer_norm": "LayerNorm",
-}
 _LAYER = {
     "query": "attention.q_lin",
     "key": "attention.k_lin",
@@ -33,7 +29,7 @@ FAMILY = Family(
     class_prefix="DistilBert",
     base="distilbert",
     table=(
-        *modules(("encoder/embeddings", "distilbert.embeddings"), _EMBEDDINGS),
+        *modules(("encoder/embeddings", "distilbert.embeddings"), bert.EMBEDDINGS),
         *modules((LAYERS, "distilbert.transformer.layer.{layer}"), _LAYER),
         *dense("mlm/transform", "vocab_transform"),
         *norm("mlm/transform_norm", "vocab_layer_norm"),

@@ -33,11 +33,7 @@ class Format(abc.ABC):
 
     @abc.abstractmethod
     def read_config(self, path: files.PathLike) -> tuple[EncoderConfig, Tokenizer | None]:
-        """Returns the architecture and the tokenizer, reading only small files.
-
-        Raises:
-            UserError: a file is missing or damaged, or the model is not supported.
-        """
+        """Returns the architecture and the tokenizer, reading only small files."""
 
     @abc.abstractmethod
     def read(self, path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:

@@ -61,12 +61,7 @@ class HuggingFace(Format):
         return config, read_tokenizer(folder, family.tokenizer)
 
     def read(self, path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
-        """Reads the model in float32, without the parameters of other heads (see `params_of_head`).
-
-        Raises:
-            UserError: the family is unknown, there are no safetensors, or a tensor is missing, unknown or has
-                another shape.
-        """
+        """Reads the model in float32, without the parameters of other heads (see `params_of_head`)."""
         root = os.fspath(path)
         folder = sentences.encoder_folder(root)
         config, family, fields = _read_config(folder)
@@ -171,11 +166,7 @@ def _read_tensors(folder: str) -> dict[str, np.ndarray]:
 
 
 def load_safetensors(path: str) -> dict[str, np.ndarray]:
-    """Returns the arrays of a safetensors file by name; half precision is not converted.
-
-    Raises:
-        UserError: the file is damaged, or the weights are quantized or not finite.
-    """
+    """Returns the arrays of a safetensors file by name; half precision is not converted."""
     try:
         # `open_read` raises an error for a directory; safetensors does not.
         with reading(path), files.local_copy(path) as copy, files.open_read(copy):

@@ -47,13 +47,9 @@ _CLASSES = {
 def write(
     model: Model, folder: str | os.PathLike, *, card: str = "", max_shard_bytes: int = DEFAULT_SHARD_BYTES
 ) -> None:
-    """Writes a Hugging Face folder into an existing directory.
+    """Writes a Hugging Face folder into an existing directory, with README.md if there is a card.
 
-    Args:
-        model: the model to write.
-        folder: the directory.
-        card: the text of README.md; "" writes no README.md.
-        max_shard_bytes: larger weights are split into files of at most this size, or of a single tensor.
+    Weights are split into files of at most `max_shard_bytes`, or of a single tensor.
 
     Raises:
         UserError: transformers has no such model.

@@ -75,11 +75,7 @@ class Peft(Format):
         return kind.read_config(base)
 
     def read(self, path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
-        """Reads the base model, adds the updates, and replaces the head.
-
-        Raises:
-            UserError: the base model is missing, or a field or a tensor is of another kind of adapter.
-        """
+        """Reads the base model, adds the updates, and replaces the head."""
         folder = os.fspath(path)
         fields, described = _read_fields(folder), {}
         kind, path_of_base = _find_base(folder, fields)
@@ -124,11 +120,7 @@ class Peft(Format):
         )
 
     def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
-        """Writes adapter_config.json, adapter_model.safetensors, and a file with everything that these lack.
-
-        Raises:
-            UserError: the model is not from a run with low-rank updates, or the run trained a module in part.
-        """
+        """Writes adapter_config.json, adapter_model.safetensors, and a file with what these lack."""
         if model.adapter is None:
             raise UserError(f"{model.source} has no low-rank updates, which --to=peft needs")
         tensors, targets, rank = _updates_to_files(model, model.adapter)

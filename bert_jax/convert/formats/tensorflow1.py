@@ -68,16 +68,11 @@ class TensorFlow1(Format):
         return config, read_tokenizer(folder, family)
 
     def read(self, path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
-        """Reads the model without the optimizer state.
-
-        Raises:
-            UserError: TensorFlow is not installed, there is no checkpoint, or a variable is missing, unknown
-                or has another shape.
-        """
+        """Reads the model without the optimizer state."""
         prefix = find_prefix(path) or os.fspath(path)
         folder = files.parent(prefix)
         config, family = _read_config(folder)
-        model = from_variables(_Variables(prefix), config, read_tokenizer(folder, family), prefix, ignore)
+        model = from_variables(_variables(prefix), config, read_tokenizer(folder, family), prefix, ignore)
         if model.classes > 1:
             model = model.replace(labels=_numbered(model.classes))
         return model
@@ -94,12 +89,7 @@ class TensorFlow1(Format):
         return f"a TF1 checkpoint does not keep {', '.join(lost)}; choose another format" if lost else ""
 
     def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
-        """Writes `bert_model.ckpt.*`, the configuration and the vocabulary.
-
-        Raises:
-            UserError: TensorFlow is not installed, or google-research/bert cannot represent the model.
-            StorageError: TensorFlow cannot write the files.
-        """
+        """Writes `bert_model.ckpt.*`, the configuration and the vocabulary."""
         family = model.family
         if family.tensorflow is None:
             raise UserError(f"--to=tensorflow does not support the family {family.name}")
@@ -207,17 +197,14 @@ class _Variable:
         return np.asarray(array, dtype or np.float32)
 
 
-class _Variables(dict):
-    def __init__(self, prefix: str):
-        tf = tensorflow()
-        try:
-            reader = tf.train.load_checkpoint(prefix)
-            shapes = reader.get_variable_to_shape_map()
-        except (tf.errors.OpError, ValueError) as error:
-            raise UserError(f"{prefix}: TensorFlow cannot read it ({first_line(error)})") from error
-        super().__init__(
-            {name: _Variable(prefix, reader, name, tuple(shapes[name])) for name in sorted(shapes)}
-        )
+def _variables(prefix: str) -> dict[str, _Variable]:
+    tf = tensorflow()
+    try:
+        reader = tf.train.load_checkpoint(prefix)
+        shapes = reader.get_variable_to_shape_map()
+    except (tf.errors.OpError, ValueError) as error:
+        raise UserError(f"{prefix}: TensorFlow cannot read it ({first_line(error)})") from error
+    return {name: _Variable(prefix, reader, name, tuple(shapes[name])) for name in sorted(shapes)}
 
 
 def tensorflow():

@@ -62,11 +62,7 @@ class WorkDirectory(Format):
         return bert_config.from_dict(fields), tokenizer
 
     def read(self, path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
-        """Reads the newest step of a run (for fine-tuning, the best step), or the step at `path`.
-
-        Raises:
-            UserError: there is no work directory, or no step is intact.
-        """
+        """Reads the newest step of a run (for fine-tuning, the best step), or the step at `path`."""
         run = run_directory.read_run(path)
         config, tokenizer = self.read_config(path)
         source, trained, frozen = checkpoint.read_stored(run_directory.best_or_newest(path), log=log)
@@ -107,11 +103,7 @@ class WorkDirectory(Format):
         return SentenceVectors(pooling) if pooling else None
 
     def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
-        """Writes config.json, the vocabulary and checkpoints/0.
-
-        Raises:
-            UserError: the model has no vocabulary, so no run could be initialized from it.
-        """
+        """Writes config.json, the vocabulary, without which no run could start from it, and checkpoints/0."""
         tokenizer = model.require_tokenizer()
         config: dict[str, Any] = {"model": model.config.to_dict()}
         if model.generator is not None:
