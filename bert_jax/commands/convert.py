@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 from absl import flags as absl_flags
 from etils import epy
@@ -101,11 +100,10 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if flags.push_to:
         model_card.check_name(flags.push_to)
     command = command_line("convert", flags)
-    options: dict[str, Any] = {}
-    if to_huggingface:
-        options["card"] = lambda model: model_card.make(
-            model, flags.input, command, license=flags.license, repository=flags.push_to
-        )
+
+    def card(model: convert.Model) -> str:
+        return model_card.make(model, flags.input, command, license=flags.license, repository=flags.push_to)
+
     conversion.convert(
         flags.input,
         flags.output,
@@ -113,7 +111,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         ignore=flags.ignore,
         change=lambda model, scratch: change(flags, model, os.path.join(scratch, "vocab.txt")),
         overwrite=flags.overwrite,
-        **options,
+        card=card if to_huggingface else None,
     )
     if flags.push_to:
         print(f"pushed to {model_card.push(flags.output, flags.push_to)}")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import safetensors
 
@@ -32,8 +31,8 @@ def convert(
     ignore: str = "",
     change: Callable[[Model, str], Model] = lambda model, scratch: model,
     overwrite: bool = False,
+    card: Callable[[Model], str] | None = None,
     log: Callable[[str], None] = print,
-    **options: Any,
 ) -> Model:
     """Reads a model of any format and writes it in the format `to`.
 
@@ -48,9 +47,8 @@ def convert(
         change: a change to the model before it is written; it may write files into the directory that is
             passed as its second argument.
         overwrite: whether an existing checkpoint at `output` is replaced when the new one is complete.
+        card: returns the model card of the changed model, for a Hugging Face folder.
         log: see `loading.load`.
-        options: additional arguments of the format's `write`, such as `card` and `max_shard_bytes`. A value
-            that is a function is called with the model.
 
     Raises:
         UserError: the user made a mistake, or the conversion is not exact.
@@ -68,8 +66,7 @@ def convert(
             raise UserError(
                 f"{source}: the masked LM head has an untied {model.untied}; --head=none skips the head"
             )
-        given = {name: value(model) if callable(value) else value for name, value in options.items()}
-        difference = _write(model, folder, target, output, given)
+        difference = _write(model, folder, target, output, card(model) if card else "")
     log(
         f"wrote {output} as {to}: {model.size}, head {model.head}; read back, every parameter is the same "
         f"and its forward pass differs by {difference:.1e}"
@@ -79,11 +76,11 @@ def convert(
     return model
 
 
-def _write(model: Model, folder: str, target: Format, name: str, options: Mapping[str, Any]) -> float:
+def _write(model: Model, folder: str, target: Format, name: str, card: str) -> float:
     """Writes a model and reads it back; returns the largest difference of its outputs."""
     if target.name == "huggingface":
         model = surgery.without_mask_decoder(model)  # transformers has no such thing
-    target.write(model, folder, **options)
+    target.write(model, folder, card)
     again = target.read(folder, log=lambda line: None)  # the source's lines have been logged
     return parity.check_same(f"{name}, read back", model, again)
 
@@ -106,7 +103,7 @@ def push_run(workdir: str, repository: str, *, license: str = "", log: Callable[
         model.check_sentence()
         with scratch.directory() as folder:
             card = model_card.make(model, workdir, license=license, repository=repository)
-            _write(model, folder, target, workdir, {"card": card})
+            _write(model, folder, target, workdir, card)
             return model_card.push(folder, repository)
 
     url: str = collective.call_in_primary(upload)
@@ -117,12 +114,7 @@ def push_run(workdir: str, repository: str, *, license: str = "", log: Callable[
 
 @contextlib.contextmanager
 def written(output: str) -> Iterator[str]:
-    """Yields an empty directory for a model, which becomes `output`; see `atomic.replace_directory`.
-
-    Raises:
-        UserError: the output cannot be written there.
-        StorageError: the disk or the bucket failed.
-    """
+    """Yields an empty directory for a model, which becomes `output`; see `atomic.replace_directory`."""
     try:
         with atomic.replace_directory(output) as folder:
             yield folder

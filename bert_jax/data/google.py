@@ -166,13 +166,9 @@ def is_record_file(path: str) -> bool:
 def describe(directory: str, names: Sequence[str], vocab: str, index_dir: str = "") -> dict[str, Any]:
     """Returns a manifest for record files that have none.
 
-    Files whose names start with "eval" form the split `eval`; all others form the split `train`.
-
-    Args:
-        directory: the directory of the record files.
-        names: the names of the record files.
-        vocab: the vocabulary with which the records were made; "" if it is unknown, which accepts any id.
-        index_dir: see `tfrecord.RecordFile`.
+    Files whose names start with "eval" form the split `eval`; all others form the split `train`. `vocab` is
+    the vocabulary with which the records were made; "" if it is unknown, which accepts any id. For
+    `index_dir`, see `tfrecord.RecordFile`.
 
     Raises:
         UserError: the rows do not follow this schema.

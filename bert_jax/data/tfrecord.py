@@ -292,12 +292,7 @@ class RemoteFile(RecordFile):
         return self.path + INDEX_SUFFIX, 8 * first, 8 * min(first + INDEX_BLOCK + 1, self._rows)
 
     def keep_block(self, start: int, content: bytes) -> None:
-        """Writes bytes of the index, which start at byte `start`, to the local index.
-
-        Raises:
-            CorruptRecordError: the bytes do not belong to an index of the file.
-            OSError: the local disk failed.
-        """
+        """Writes bytes of the index, which start at byte `start`, to the local index, if they fit."""
         if not self._fits(np.frombuffer(content, "<i8")):
             raise CorruptRecordError(self.path + INDEX_SUFFIX, start, "it is not the index of these records")
         with os.fdopen(os.open(self._index, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:

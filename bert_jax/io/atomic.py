@@ -135,9 +135,7 @@ def replace_directory(path: files.PathLike) -> Iterator[str]:
             old, new = {*files.walk(path)}, {*files.walk(made)}
             unwanted = new - old  # after an error
             try:
-                for name in sorted(new):
-                    files.make_directory(os.path.dirname(os.path.join(path, name)))
-                    copy_file(os.path.join(made, name), os.path.join(path, name))
+                copy_directory(made, path)
                 unwanted = set() if is_remote else old - new
             finally:
                 with contextlib.suppress(OSError):  # the bucket may be unreachable
@@ -189,3 +187,10 @@ def copy_file(source: files.PathLike, target: files.PathLike) -> None:
     """Copies a local or remote file atomically."""
     with files.open_read(source) as file, replace_file(target) as out:
         shutil.copyfileobj(file, out, 1 << 20)
+
+
+def copy_directory(source: files.PathLike, target: files.PathLike) -> None:
+    """Copies the files of a directory one by one, in the order of their names."""
+    for name in files.walk(source):
+        files.make_directory(os.path.dirname(os.path.join(target, name)))
+        copy_file(os.path.join(source, name), os.path.join(target, name))

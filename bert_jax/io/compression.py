@@ -40,12 +40,7 @@ def strip_suffix(path: str) -> str:
 
 @contextlib.contextmanager
 def opened(path: files.PathLike) -> Iterator[BinaryIO]:
-    """Yields a local or remote file, opened for reading and decompressed according to its suffix.
-
-    Raises:
-        UserError: the content does not match the suffix, or is truncated or damaged.
-        OSError: the file cannot be read.
-    """
+    """Yields a local or remote file, opened for reading and decompressed according to its suffix."""
     path = os.fspath(path)
     with files.open_read(path) as raw:
         if kind := suffix(path):

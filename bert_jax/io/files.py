@@ -79,12 +79,7 @@ def suffix(path: PathLike) -> str:
 
 
 def open_read(path: PathLike) -> BinaryIO:
-    """Opens a file for reading; the file supports seeking.
-
-    Raises:
-        OSError: the file cannot be read.
-        UserError: fsspec has no such file system here.
-    """
+    """Opens a file for reading and seeking. Raises UserError if fsspec has no such file system here."""
     if not is_remote(path):
         return open(path, "rb")
     return remote.open_read(os.fspath(path))
@@ -231,11 +226,7 @@ def remote_files(directory: PathLike) -> dict[str, tuple[int, int | None]]:
 
 
 def walk(directory: PathLike) -> list[str]:
-    """Returns the sorted relative paths of all files under a directory; empty if it does not exist.
-
-    Raises:
-        OSError: a directory under it cannot be read.
-    """
+    """Returns the sorted relative paths of all files under a directory; empty if it does not exist."""
     if not is_remote(directory):
         folders = os.walk(directory, onerror=_refuse)  # by default it skips unreadable directories
         found = [os.path.join(folder, each) for folder, _, names in folders for each in names]

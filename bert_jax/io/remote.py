@@ -92,9 +92,6 @@ def read_ranges(ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
     """Returns the bytes of (URL, start, end) ranges; ranges in one folder are requested concurrently.
 
     A range is shorter if the file ends inside it.
-
-    Raises:
-        OSError: a range cannot be read.
     """
     folders = [path.rpartition("/")[0] for path, _, _ in ranges]
     systems = {folder: file_system(folder) for folder in set(folders)}

@@ -1,8 +1,7 @@
-"""Parts of messages: a number with its noun, alternatives, some of many names, and spelling suggestions."""
+"""Parts of messages: a number with its noun, alternatives, and some of many names."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -37,9 +36,3 @@ def first_line(error: BaseException) -> str:
     """Returns the kind of an error and the first line of its message, such as "ValueError: no such axis"."""
     kind, message = type(error).__name__, str(error).strip()
     return f"{kind}: {message.splitlines()[0].rstrip()[:200]}" if message else kind
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Returns the end of a message about an unknown name: "; did you mean NAME?", or "" if none is close."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else ""

@@ -7,13 +7,13 @@ that the task does not use is an error. A task's `Config` declares the fields th
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ml_collections
 
 from bert_jax.errors import UserError
-from bert_jax.io.wording import did_you_mean
 from bert_jax.settings import config_fields, defaults, run_config
 from bert_jax.settings.config_fields import Field
 from bert_jax.settings.finetune_config import FinetuneConfig
@@ -152,8 +152,9 @@ def lookup(config: ml_collections.ConfigDict, name: str) -> Any:
     """Returns the value of the field with this dotted name, or raises UserError."""
     known = dict(config_fields.flatten(config))
     if name not in known:
-        hint = did_you_mean(name, known) or "; `bert-jax configs --fields NAME` lists the fields"
-        raise UserError(f"{name}: a fine-tuning config has no such field{hint}")
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else "`bert-jax configs --fields NAME` lists the fields"
+        raise UserError(f"{name}: a fine-tuning config has no such field; {hint}")
     return known[name]
 
 

@@ -27,7 +27,7 @@ class Failing:
 
 
 READERS = {
-    "records": lambda: cache.local_copy(URL, "", lambda line: None),
+    "records": lambda: cache.local_copy(URL, lambda line: None),
     "rows": lambda: list(table.text_lines(f"{URL}.tsv")),
     "questions": lambda: list(question_files.squad_items(f"{URL}.json")),
     "table": lambda: len(columnar.Table(f"{URL}.parquet")),

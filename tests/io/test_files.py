@@ -38,8 +38,7 @@ def test_files_are_written_read_moved_and_removed(root):
     assert files.read(f"{root}/a/y.bin") == b"one" and not files.exists(f"{root}/a/x.txt")
     files.move(f"{root}/a", f"{root}/b")
     assert files.walk(root) == ["b/y.bin"]
-    files.make_directory(f"{root}/c")
-    atomic.copy_file(f"{root}/b/y.bin", f"{root}/c/y.bin")
+    atomic.copy_directory(f"{root}/b", f"{root}/c")
     with files.local_copy(f"{root}/c") as copy:
         assert Path(copy, "y.bin").read_bytes() == b"one"
     with files.open_read(f"{root}/c/y.bin") as file:

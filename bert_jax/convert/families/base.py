@@ -183,8 +183,7 @@ class Family:
     def read_config(self, fields: Mapping[str, Any], kind: str = HUGGINGFACE) -> EncoderConfig:
         """Returns the architecture that the configuration in a kind of files describes.
 
-        Raises:
-            UserError: a field that changes the computed function is not supported, or a value is invalid.
+        Raises UserError for a field that changes the computed function and is not supported.
         """
         fields = {**self.defaults, **fields}
         for name, expected in {**self.constants, **self.checked}.items():

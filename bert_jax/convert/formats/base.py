@@ -50,12 +50,8 @@ class Format(abc.ABC):
         return ""
 
     @abc.abstractmethod
-    def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
-        """Writes a model into an empty local directory.
-
-        Raises:
-            UserError: the format cannot represent this model.
-        """
+    def write(self, model: Model, folder: files.PathLike, card: str = "") -> None:
+        """Writes a model into an empty local directory; only Hugging Face folders have a card (README.md)."""
 
     def may_be_replaced(self, path: files.PathLike) -> bool:
         """True if a conversion may overwrite the checkpoint at a path that `detect` accepts."""

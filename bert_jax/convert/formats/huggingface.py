@@ -106,17 +106,9 @@ class HuggingFace(Format):
         """Returns one line if transformers tokenizes texts or pairs differently from the model, or ""."""
         return huggingface_export.tokenizer_warning(model)
 
-    def write(
-        self,
-        model: Model,
-        folder: files.PathLike,
-        *,
-        card: str = "",
-        max_shard_bytes: int = huggingface_export.DEFAULT_SHARD_BYTES,
-        **options: Any,
-    ) -> None:
+    def write(self, model: Model, folder: files.PathLike, card: str = "") -> None:
         """Writes config.json, safetensors and the tokenizer files; see `huggingface_export.write`."""
-        huggingface_export.write(model, folder, card=card, max_shard_bytes=max_shard_bytes)
+        huggingface_export.write(model, folder, card=card)
 
 
 FORMAT = HuggingFace()

@@ -30,7 +30,6 @@ with epy.lazy_imports():
     import huggingface_hub
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-DEFAULT_SHARD_BYTES = 5_000_000_000
 _NEVER = -1e4  # the score of a piece that is never chosen
 
 # By the name of the vocabulary: the class of transformers where the family does not determine it.
@@ -45,7 +44,7 @@ _CLASSES = {
 
 
 def write(
-    model: Model, folder: str | os.PathLike, *, card: str = "", max_shard_bytes: int = DEFAULT_SHARD_BYTES
+    model: Model, folder: str | os.PathLike, *, card: str = "", max_shard_bytes: int = 5_000_000_000
 ) -> None:
     """Writes a Hugging Face folder into an existing directory, with README.md if there is a card.
 

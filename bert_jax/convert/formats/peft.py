@@ -119,7 +119,7 @@ class Peft(Format):
             f"and write the new path as base_model_name_or_path into {CONFIG}"
         )
 
-    def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
+    def write(self, model: Model, folder: files.PathLike, card: str = "") -> None:
         """Writes adapter_config.json, adapter_model.safetensors, and a file with what these lack."""
         if model.adapter is None:
             raise UserError(f"{model.source} has no low-rank updates, which --to=peft needs")

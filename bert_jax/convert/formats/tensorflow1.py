@@ -88,7 +88,7 @@ class TensorFlow1(Format):
         lost = [name for name, value in is_lost.items() if value]
         return f"a TF1 checkpoint does not keep {', '.join(lost)}; choose another format" if lost else ""
 
-    def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
+    def write(self, model: Model, folder: files.PathLike, card: str = "") -> None:
         """Writes `bert_model.ckpt.*`, the configuration and the vocabulary."""
         family = model.family
         if family.tensorflow is None:

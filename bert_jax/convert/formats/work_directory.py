@@ -102,7 +102,7 @@ class WorkDirectory(Format):
         pooling = config.classifier_pooling if run["command"] == "pretrain" else None
         return SentenceVectors(pooling) if pooling else None
 
-    def write(self, model: Model, folder: files.PathLike, **options: Any) -> None:
+    def write(self, model: Model, folder: files.PathLike, card: str = "") -> None:
         """Writes config.json, the vocabulary, without which no run could start from it, and checkpoints/0."""
         tokenizer = model.require_tokenizer()
         config: dict[str, Any] = {"model": model.config.to_dict()}
