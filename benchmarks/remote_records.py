@@ -16,6 +16,7 @@ import collections
 import io
 import itertools
 import json
+import os
 import random
 import shutil
 import statistics
@@ -123,12 +124,12 @@ def fill_store() -> int:
     return len(Store.shard) // rows
 
 
-def read(number: int, directory: str, first_step: int) -> dict[str, float]:
+def read(number: int, first_step: int) -> dict[str, float]:
     """Reads the batches of one host; returns what it needed."""
     host = str(number)
     before = {key: (Store.requests[key], Store.received[key]) for key in ((host, False), (host, True))}
     begun = time.monotonic()
-    copy = cache.local_copy(f"pod://{host}/records", directory, lambda line: None)
+    copy = cache.local_copy(f"pod://{host}/records", lambda line: None)
     dataset = records.open_dataset(copy, "train")
     own = np.array_split(np.arange(FLAGS.batch_size), FLAGS.hosts)[number]
     batches = loader.train_batches(dataset, FLAGS.batch_size, 0, first_step, own)
@@ -147,9 +148,9 @@ def read(number: int, directory: str, first_step: int) -> dict[str, float]:
 
 
 def both(number: int) -> list[dict[str, float]]:
-    directory = tempfile.mkdtemp()
+    os.environ["BERT_JAX_RECORD_CACHE"] = directory = tempfile.mkdtemp()
     try:
-        return [read(number, directory, start) for start in (100_000, 100_000 + FLAGS.steps)]
+        return [read(number, start) for start in (100_000, 100_000 + FLAGS.steps)]
     finally:
         shutil.rmtree(directory)
 
