@@ -49,7 +49,6 @@ setup(
         "jax>=0.10,<0.13",  # raised with requirements-3.13.lock, whose tests run on the newest jax
         "matplotlib>=3.8",
         "ml-collections>=1.0",
-        "ml-dtypes>=0.5",
         "numpy>=2.0",
         "optax>=0.2.6",
         "orbax-checkpoint>=0.12,<1",

@@ -117,36 +117,18 @@ _GLUE = {
     "qqp": "363,846 + 40,430", "mnli": "392,702 + 9,815", "qnli": "104,743 + 5,463", "rte": "2,490 + 277",
     "wnli": "635 + 71",
 }  # fmt: skip
+_ENDINGS = "ending0,ending1,ending2,ending3"
+_SWAG = {"text_a": "sent1", "text_b": "sent2", "label": "label", "choices": _ENDINGS}
+_CONLL = {"text_a": "tokens", "label": "ner_tags", "id": "id"}
+_IMDB = {"text_a": "text", "label": "label"}
 _CC_BY_SA = "CC BY-SA 4.0"
 DATA_SETS: Mapping[str, DataSet] = {
     **{name: DataSet("hf:nyu-mll/glue", name, {}, rows) for name, rows in _GLUE.items()},
     "squad": DataSet("hf:rajpurkar/squad", "squad", {}, "87,599 + 10,570", _CC_BY_SA),
     "squad2": DataSet("hf:rajpurkar/squad_v2", "squad2", {}, "130,319 + 11,873", _CC_BY_SA),
-    "swag": DataSet(
-        "hf:allenai/swag:regular",
-        "swag",
-        {
-            "text_a": "sent1",
-            "text_b": "sent2",
-            "label": "label",
-            "choices": "ending0,ending1,ending2,ending3",
-        },
-        "73,546 + 20,006",
-    ),
-    "conll2003": DataSet(
-        "hf:eriktks/conll2003",
-        "conll",
-        {"text_a": "tokens", "label": "ner_tags", "id": "id"},
-        "14,041 + 3,250",
-        "for research (Reuters)",
-    ),
-    "imdb": DataSet(
-        "hf:stanfordnlp/imdb",
-        "classification",
-        {"text_a": "text", "label": "label"},
-        "25,000 + 25,000",
-        splits={"dev": "test"},
-    ),
+    "swag": DataSet("hf:allenai/swag:regular", "swag", _SWAG, "73,546 + 20,006"),
+    "conll2003": DataSet("hf:eriktks/conll2003", "conll", _CONLL, "14,041 + 3,250", "for research (Reuters)"),
+    "imdb": DataSet("hf:stanfordnlp/imdb", "classification", _IMDB, "25,000 + 25,000", "", {"dev": "test"}),
     "xnli": DataSet("hf:facebook/xnli", "xnli", {}, "392,702 + 15 x 2,490", "CC BY-NC 4.0"),
     "wikipedia": DataSet("hf:wikimedia/wikipedia:20231101.en", "", {}, "6.4", "CC BY-SA 3.0"),
     "bookcorpus": DataSet("hf:bookcorpus/bookcorpus", "", {}, "74.0"),

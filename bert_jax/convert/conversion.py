@@ -33,7 +33,7 @@ def convert(
     overwrite: bool = False,
     card: Callable[[Model], str] | None = None,
     log: Callable[[str], None] = print,
-) -> Model:
+) -> None:
     """Reads a model of any format and writes it in the format `to`.
 
     Before `output` appears, the written model is read back from the disk. Its parameters must be equal bit
@@ -73,7 +73,6 @@ def convert(
     )
     if warning := target.warning(model):
         log(f"warning: {warning}")
-    return model
 
 
 def _write(model: Model, folder: str, target: Format, name: str, card: str) -> float:

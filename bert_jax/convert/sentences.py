@@ -15,12 +15,8 @@ from bert_jax.io import atomic, files, json_files
 from bert_jax.models.heads.structures import LEAST_LENGTH
 from bert_jax.tokenization import Tokenizer
 
-MODULES, SETTINGS, POOLING, PROMPTS = (
-    "modules.json",
-    "sentence_bert_config.json",
-    "1_Pooling",
-    "config_sentence_transformers.json",
-)
+MODULES, SETTINGS, POOLING = "modules.json", "sentence_bert_config.json", "1_Pooling"
+PROMPTS = "config_sentence_transformers.json"
 # The names of poolings in sentence-transformers.
 _FLAGS = {
     "pooling_mode_cls_token": "cls",

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import ml_dtypes
+import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.convert.model import Model
@@ -22,15 +22,6 @@ WORDS = "encoder/embeddings/word_embeddings"
 POSITIONS = "encoder/embeddings/position_embeddings"
 BIASES = ("mlm/bias", "mlm/decoder/bias")  # of the masked LM head; a model has one of them, or none
 KERNEL = "mlm/decoder/kernel"  # [H, vocabulary], of a head that does not use the word embeddings
-
-DTYPES = {
-    "float32": np.dtype(np.float32),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float16": np.dtype(np.float16),
-}
-
-# Finite in float16 and bfloat16; in float32, exp underflows to 0 below -104, so exp(-1e4 + logit) is 0.
-PADDING_BIAS = -1e4
 
 
 def pad_vocabulary(model: Model, multiple: int) -> Model:
@@ -51,7 +42,8 @@ def pad_vocabulary(model: Model, multiple: int) -> Model:
         raise UserError("--pad_vocab_to needs a masked LM head with a bias, or --head=none")
 
     def padded(x: np.ndarray) -> np.ndarray:
-        fill = PADDING_BIAS if x.ndim == 1 else 0
+        # Finite in float16 and bfloat16; in float32, exp underflows to 0 below -104.
+        fill = -1e4 if x.ndim == 1 else 0
         return np.concatenate([x, np.full((added, *x.shape[1:]), fill, x.dtype)])
 
     return change_rows(model, rows + added, padded)
@@ -188,7 +180,7 @@ def cast(model: Model, dtype: str) -> Model:
     params = {}
     for name, array in model.params.items():
         with np.errstate(over="ignore"):
-            params[name] = np.asarray(array).astype(DTYPES[dtype])
+            params[name] = np.asarray(array).astype(jnp.dtype(dtype))
         if np.any(np.isfinite(array) & ~np.isfinite(params[name])):
             raise UserError(f"--dtype={dtype}: a value of {name} would become infinite")
     return model.replace(params=params)

@@ -112,6 +112,7 @@ class Dataset(abc.ABC):
             arrays, faults = self._assemble(features)
         except ValueError:
             arrays, faults = {}, [self.row_fault(index) for index in chosen]
+            assert any(faults)
         for index, fault in zip(chosen, faults, strict=True):
             if fault:
                 raise tfrecord.CorruptRecordError(*self.locate(index), fault)

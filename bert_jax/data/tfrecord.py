@@ -234,10 +234,9 @@ class RecordFile:
         return self.read_at(int(self.offsets[index]))
 
     def read_frames(self, numbers: np.ndarray) -> Iterator[tuple[bytes, np.ndarray]]:
-        """Yields the bytes of groups of records with their frames; it checks both CRCs of each record.
+        """Yields (content, edges) of groups of records with their frames; it checks both CRCs of each record.
 
-        Yields also the offset in the bytes at which each record of the group begins and the last one ends,
-        int64 [records + 1].
+        `edges`, int64 [records + 1], are the offsets at which each record begins and the last one ends.
 
         Raises:
             CorruptRecordError: a CRC is wrong, or the index belongs to another file.
@@ -292,7 +291,7 @@ class RemoteFile(RecordFile):
         return self.path + INDEX_SUFFIX, 8 * first, 8 * min(first + INDEX_BLOCK + 1, self._rows)
 
     def keep_block(self, start: int, content: bytes) -> None:
-        """Writes bytes of the index, which start at byte `start`, to the local index, if they fit."""
+        """Checks bytes of the index, which start at byte `start`, and writes them to the local index."""
         if not self._fits(np.frombuffer(content, "<i8")):
             raise CorruptRecordError(self.path + INDEX_SUFFIX, start, "it is not the index of these records")
         with os.fdopen(os.open(self._index, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:

@@ -128,9 +128,8 @@ class ModelGraph:
 
     def __init__(self, model: Model):
         self._model, self._config = model, model.config
-        config = model.config
         for name in ("attention_adapter", "output_adapter", "causal", "position"):
-            if (value := getattr(config, name)) and value not in ("learned", "rotary", "alibi", "none"):
+            if (value := getattr(self._config, name)) and value not in ("learned", "rotary", "alibi", "none"):
                 raise UserError(f"--to=onnx does not support {name}={value}; use --to=stablehlo")
         self.graph = Graph(model.family.name)
         self._ids = self.graph.input("input_ids")

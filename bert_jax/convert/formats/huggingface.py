@@ -144,13 +144,11 @@ def _labels(fields: Mapping[str, Any], count: int) -> tuple[str, ...] | None:
 
 
 def _read_tensors(folder: str) -> dict[str, np.ndarray]:
-    there, path = files.names(folder), os.path.join(folder, INDEX)
+    shards = {WEIGHTS}
     # A model that is saved again in one file still has the index of its former shards.
-    is_divided = INDEX in there and WEIGHTS not in there
-    if is_divided:
-        shards = set(json_files.read(path, {"weight_map": {str: str}})["weight_map"].values())
-    else:
-        shards = {WEIGHTS}
+    if WEIGHTS not in files.names(folder):
+        index = json_files.read(os.path.join(folder, INDEX), {"weight_map": {str: str}})
+        shards = set(index["weight_map"].values())
     tensors: dict[str, np.ndarray] = {}
     for name in sorted(shards):
         tensors |= load_safetensors(os.path.join(folder, name))
