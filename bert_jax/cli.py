@@ -56,14 +56,7 @@ _OUT_OF_MEMORY = "out of device memory ({}); --config.accumulate_steps=0 divides
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command.
-
-    Args:
-        argv: the arguments after the program's name; by default the arguments of the process.
-
-    Returns:
-        The exit code.
-    """
+    """Runs the command of these arguments, or of this process, and returns the exit code."""
     if argv is not None:
         return _main(argv)
     argv = sys.argv[1:]
@@ -134,10 +127,9 @@ def _run(argv: list[str]) -> int:
         return _fail(_OUT_OF_MEMORY.format(str(error).splitlines()[0][:200]), 2)
 
 
-def _stopped(stop: BaseException) -> int:
-    code = {Preempted: 3, Terminated: 143, KeyboardInterrupt: 130}[type(stop)]
+def _stopped(stop: Preempted | Terminated | KeyboardInterrupt) -> int:
     print(f"bert-jax: {str(stop) or 'interrupted'}", file=sys.stderr)
-    return code
+    return signals.EXIT_CODES[type(stop)]
 
 
 def _fail(error: object, code: int) -> int:
@@ -157,48 +149,33 @@ def _dispatch(argv: list[str]) -> int:
     name, *rest = argv
     if name not in COMMANDS:
         raise UserError(f"{name!r} is not a command; bert-jax --help lists the commands")
-    module = module_of(name)
-    flags, args = parse_flags(module, name, rest)
+    flags, args = parse_flags(name, rest)
     try:
-        return (module.run(flags, args) or 0) if flags is not None else 0
+        return (_module(name).run(flags, args) or 0) if flags is not None else 0
     except (AssertionError, RuntimeError):
         if "jax" in sys.modules:
             host.check_devices()  # raises an error of one line if this is the reason
         raise
 
 
-def module_of(command: str) -> types.ModuleType:
-    """Returns the module of a command."""
+def _module(command: str) -> types.ModuleType:
     return importlib.import_module(f"bert_jax.commands.{command.replace('-', '_')}")
 
 
-def help_of(command: str) -> str:
-    """Returns the text of `bert-jax COMMAND --help`: usage, description, and every flag with its default."""
-    module = module_of(command)
-    define = Define(absl_flags.FlagValues())
-    module.define_flags(define)
-    return _command_help(module, command, define)
-
-
-def parse_flags(
-    module: types.ModuleType, name: str, argv: list[str]
-) -> tuple[absl_flags.FlagValues | None, list[str]]:
-    """Parses the flags of a command.
-
-    Returns:
-        The flags and the remaining arguments; (None, []) after printing the command's help.
+def parse_flags(name: str, argv: list[str]) -> tuple[absl_flags.FlagValues | None, list[str]]:
+    """Returns the flags of a command and the remaining arguments; (None, []) after printing its help.
 
     Raises:
         UserError: a flag is unknown, missing or of the wrong type, a config cannot be read, or there are
             arguments that the command does not take.
     """
-    flags = absl_flags.FlagValues()
+    if any(arg in _HELP for arg in itertools.takewhile("--".__ne__, argv)):
+        print(help_of(name))
+        return None, []
+    flags, module = absl_flags.FlagValues(), _module(name)
     flags.set_gnu_getopt(True)
     define = Define(flags)
     module.define_flags(define)
-    if any(arg in _HELP for arg in itertools.takewhile("--".__ne__, argv)):
-        print(_command_help(module, name, define))
-        return None, []
     try:
         args = config_flag.parse(flags, argv) if "config" in flags else flags(["bert-jax", *argv])[1:]
     except absl_flags.Error as error:
@@ -227,7 +204,10 @@ def _overview() -> str:
     return "\n".join([*lines, "", *__doc__.rstrip().partition("\n\n")[2].splitlines()])
 
 
-def _command_help(module: types.ModuleType, name: str, define: Define) -> str:
+def help_of(name: str) -> str:
+    """Returns the text of `bert-jax COMMAND --help`: usage, description, and every flag with its default."""
+    module, define = _module(name), Define(absl_flags.FlagValues())
+    module.define_flags(define)
     usage = f"usage: bert-jax {name} [flags] {getattr(module, 'ARGUMENTS', '')}".rstrip()
     lines = [usage, "", inspect.cleandoc(module.__doc__ or ""), "", "flags:"]
     for flag_name in define.values:

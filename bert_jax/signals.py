@@ -28,6 +28,8 @@ _LATER_SECONDS = 0.01  # delay before the exception is raised if it would be swa
 _SWALLOWING = ("__del__", "_xla_gc_callback")
 _CLEANING_SECONDS = 10.0  # delay before a process that is cleaning up is ended
 
+EXIT_CODES = {Preempted: 3, Terminated: 143, KeyboardInterrupt: 130}
+
 
 class _State:
     command = ""
@@ -106,7 +108,7 @@ def open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
-def stop_of(number: int) -> BaseException:
+def stop_of(number: int) -> Preempted | Terminated | KeyboardInterrupt:
     """Returns the exception with which a signal ends a command that has nothing to save."""
     if number == signal.SIGINT:
         return KeyboardInterrupt("interrupted" + _what_next())
@@ -120,13 +122,6 @@ def _what_next() -> str:
     return f"; {again}" if _State.command else ""
 
 
-def exit_code(number: int) -> int:
-    """Returns the exit code of a command that this signal ends."""
-    if number == signal.SIGINT:
-        return 130
-    return 3 if _State.command in RESUMABLE else 143
-
-
 def leave(code: int) -> None:
     """Ends this process now, without waiting for threads that are running inside JAX."""
     for stream in (sys.stdout, sys.stderr):
@@ -135,14 +130,19 @@ def leave(code: int) -> None:
     os._exit(code)
 
 
+def _print_and_leave(number: int) -> None:
+    stop = stop_of(number)
+    print_line(str(stop))
+    leave(EXIT_CODES[type(stop)])
+
+
 def _end(number, frame) -> None:
     _State.received = _State.received or number
     _State.handled.set()
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             # Extension modules print an exception that interrupts their import and raise another one.
-            print_line(str(stop_of(number)))
-            leave(exit_code(number))
+            _print_and_leave(number)
         if frame.f_code.co_name in _SWALLOWING:
             signal.signal(signal.SIGALRM, lambda _, frame: _end(number, frame))
             signal.setitimer(signal.ITIMER_REAL, _LATER_SECONDS)
@@ -162,5 +162,4 @@ def _watch(reader: int) -> None:
             # Normally the process ends during this wait, unless it hangs or has swallowed the exception.
             threading.Event().wait(_CLEANING_SECONDS)
         if not _State.noting:
-            print_line(str(stop_of(number)))
-            leave(exit_code(number))
+            _print_and_leave(number)

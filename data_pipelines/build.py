@@ -52,13 +52,10 @@ def build(
         workers: the number of local processes.
         progress: shows the progress; None creates one.
         beam_args: the arguments of Apache Beam pipelines that run the build; "" for local processes.
-        overwrite: whether records with other settings in the directory are replaced, once the new records are
-            finished.
+        overwrite: whether records with other settings are replaced, once the new records are finished.
 
     Raises:
-        UserError: there is no text, the vocabulary is one of the input files, there are too few documents,
-            the vocabulary lacks a special token, the directory holds other records, ...
-        OSError: a file cannot be read or written.
+        UserError: an option, an input or the vocabulary is not valid, or the directory holds other records.
         KeyboardInterrupt, Preempted: a signal stopped the build.
     """
     options.check()
@@ -164,7 +161,6 @@ class _Build:
             self.progress.start(title, len(tasks), unit)
         else:
             self.progress.start(title, sum(sizes), "MB", 1e-6)
-
         return self.pool.run(
             function,
             [(task.output + ".json", task) for task in tasks],

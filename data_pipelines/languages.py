@@ -77,12 +77,7 @@ def _without_shared(lists: Sequence[list[str]]) -> list[list[str]]:
 
 
 def times(text: Sequence[int], exponent: float) -> list[float]:
-    """Returns how often the documents of each language are used; the minimum is 1.
-
-    Args:
-        text: the number of tokens n in the documents of each language.
-        exponent: the fractions of the rows are proportional to n ** exponent.
-    """
+    """Returns how often documents of each language, of `text` tokens, are used; the minimum is 1."""
     factors = [max(1, size) ** (exponent - 1) for size in text]
     return [one / min(factors) for one in factors]
 

@@ -24,20 +24,11 @@ _FORM = "form 7"  # the format of the unfinished work; it changes with the files
 
 
 def finished(directory: str, settings: dict[str, Any], overwrite: bool = False) -> dict[str, Any] | None:
-    """Returns the manifest of finished records with these settings.
+    """Returns the manifest of finished records with these settings, None if they have to be made.
 
-    Args:
-        directory: the output directory.
-        settings: the settings of the build.
-        overwrite: whether to replace damaged records and records with other settings; all files are then
-            read.
-
-    Returns:
-        The manifest; None if the records have to be made: there are none, a file is missing, truncated or
-        damaged, or records with other settings are to be replaced, which stay until `move_records`.
-
-    Raises:
-        UserError: there are records with other settings, and `overwrite` is not set.
+    That is so if there are none, or if a file is missing or truncated. With `overwrite`, all files are read,
+    and damaged records, and records with other settings (else a UserError), are made again. The old ones stay
+    until `move_records`.
     """
     if not files.exists(os.path.join(directory, manifests.FILE)):
         return None
@@ -58,8 +49,7 @@ def finished(directory: str, settings: dict[str, Any], overwrite: bool = False) 
 def _is_whole(path: str, file: Mapping[str, Any], read: bool) -> bool:
     if not files.exists(path) or files.size(path) != file["bytes"]:
         return False
-    # Manifests of older versions have no checksums.
-    return not read or "crc32c" not in file or files.crc32c(path) == file["crc32c"]
+    return not read or files.crc32c(path) == file["crc32c"]
 
 
 def _has_vocabulary(directory: str, vocabulary: Mapping[str, Any]) -> bool:
@@ -71,15 +61,11 @@ def _has_vocabulary(directory: str, vocabulary: Mapping[str, Any]) -> bool:
 def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -> Iterator[str]:
     """Creates and locks the folder for unfinished work in the output directory, and yields its path.
 
-    Args:
-        directory: the output directory, which is created if it is missing.
-        settings: the settings of the build.
-        overwrite: whether unfinished work with other settings, and another vocabulary, are replaced.
+    With `overwrite`, unfinished work with other settings, and another vocabulary, are replaced.
 
     Raises:
         UserError: another process writes to the directory, it holds other files, or its unfinished work has
             other settings.
-        OSError: the directory is not writable.
     """
     unfinished = os.path.join(directory, UNFINISHED)
     begun_with = settings | {"made_by": f"bert-jax {bert_jax.__version__}, {_FORM}"}
@@ -151,12 +137,8 @@ def _is_of_records(name: str) -> bool:
 def move_records(directory: str, splits: Mapping[str, Any], vocabulary: str) -> None:
     """Moves record files from the unfinished work to the output directory, and removes older records there.
 
-    Files that were moved before the build was killed are kept.
-
-    Args:
-        directory: the output directory.
-        splits: the splits as the manifest stores them; the checksum of each file is added.
-        vocabulary: the name of the vocabulary, which stays.
+    Files that were moved before the build was killed are kept, and so is the file `vocabulary`. The checksum
+    of each file is added to `splits`, which are the splits as the manifest stores them.
     """
     unfinished, moved = os.path.join(directory, UNFINISHED), []
     for split in splits.values():

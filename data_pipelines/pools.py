@@ -55,17 +55,10 @@ class LocalPool:
     ) -> list[Result]:
         """Calls `function(task)` for each task without a stored result; returns all results in order.
 
-        An exception that `function` raises is raised again here.
-
-        Args:
-            function: a module-level function that writes its files atomically and returns a dictionary that
-                JSON can represent.
-            tasks: (path, task) pairs: the file in which the result is stored (None for no file), and the
-                argument of the function.
-            on_done: called with the index and the result of each task when it is done.
-
-        Raises:
-            ClusterError: a worker died, or a pipeline failed.
+        A module-level `function` writes its files atomically and returns a dictionary that JSON can
+        represent, which is stored in the path of the task, if there is one. `on_done` is called with the
+        index and the result of each task. Exceptions of `function` are raised again here; ClusterError if a
+        worker died, or a pipeline failed.
         """
         results: dict[int, Result] = {}
         todo = []
@@ -132,13 +125,6 @@ def _load_result(path: str) -> Result | None:
     return None
 
 
-def count(requested: int) -> int:
-    """Returns the number of workers: `requested`, or if that is 0, one per core that this process may use."""
-    if requested:
-        return requested
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _start_worker() -> None:
     """Makes a worker ignore the signals that its parent handles, and exit when the parent ends."""
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -157,13 +143,8 @@ def _start_worker() -> None:
 class BeamPool(LocalPool):
     """Runs tasks in Beam pipelines instead of processes of this machine.
 
-    Args:
-        arguments: the arguments of the pipelines as one string: `--runner=DataflowRunner --project=...`.
-        scratch: the prefix of the path of a temporary folder for results that are not kept; the workers must
-            see it.
-
-    Raises:
-        UserError: Beam is not installed.
+    `arguments` are the pipelines' (`--runner=DataflowRunner --project=...`). `scratch` is the prefix of the
+    path of a temporary folder, which the workers must see, for results that are not kept.
     """
 
     def __init__(self, arguments: str, scratch: str):

@@ -36,12 +36,7 @@ def split(document: Document, language: str = "en") -> list[str]:
 
 
 def split_paragraph(paragraph: str, language: str = "en") -> list[str]:
-    """Returns the sentences of a paragraph, stripped of surrounding whitespace and otherwise unchanged.
-
-    Args:
-        paragraph: any text.
-        language: one of LANGUAGES, which determines abbreviations and full stops.
-    """
+    """Returns the sentences of a paragraph, stripped of surrounding whitespace and otherwise unchanged."""
     masked = paragraph
     for mark in _MASKED_ASCII:
         masked = masked.replace(mark, " ")

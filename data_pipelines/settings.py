@@ -75,8 +75,7 @@ class Options(CorpusOptions):
         0.1, "Fraction of the documents whose sequences have a shorter, random target length."
     )
     dupe_factor: int | None = flag(
-        None,
-        "Number of times that each document is used. Default: 1, or 10 with --schema=google.",
+        None, "Number of times that each document is used. Default: 1, or 10 with --schema=google."
     )
     nsp: str = flag(
         "next",
@@ -86,15 +85,13 @@ class Options(CorpusOptions):
     )
     full_sentences: bool = flag(False, "Fill rows with whole sentences, across documents (--nsp=none).")
     full_rows: bool = flag(
-        False,
-        "Fill rows to the last token; sentences are split between rows (--nsp=none).",
+        False, "Fill rows to the last token; sentences are split between rows (--nsp=none)."
     )
     masked_lm_prob: float = flag(0.15, "Fraction of the tokens to predict (--schema=google).")
     max_predictions_per_seq: int = flag(20, "Maximum number of tokens to predict per row (--schema=google).")
     whole_word_mask: bool = flag(False, "Mask whole words (--schema=google).")
     eval_fraction: float | None = flag(
-        None,
-        "Fraction of the documents in the split eval. Default: 0.01, or 0 with --schema=google.",
+        None, "Fraction of the documents in the split eval. Default: 0.01, or 0 with --schema=google."
     )
     sampling_exponent: float | None = flag(
         None,
@@ -105,8 +102,7 @@ class Options(CorpusOptions):
     seed: int = flag(12345, "Random seed.")
     num_shards: int = flag(0, "Number of files of the split train. 0: one per 128 MB.")
     lower_case: bool | None = flag(
-        None,
-        "Lower-case the text and strip accents. Default: as the vocabulary requires.",
+        None, "Lower-case the text and strip accents. Default: as the vocabulary requires."
     )
     template: str = flag(
         "",
@@ -120,8 +116,7 @@ class Options(CorpusOptions):
         "model without a mask; else bert.",
     )
     clean: str = flag(
-        "",
-        "Cleaning steps, comma-separated: unicode, length, language, exact, near. Default: none.",
+        "", "Cleaning steps, comma-separated: unicode, length, language, exact, near. Default: none."
     )
     near_duplicate_threshold: float | None = flag(
         None, "Jaccard similarity of word 5-shingles from which --clean=near drops a document. Default: 0.8."
@@ -163,17 +158,10 @@ class Options(CorpusOptions):
     def sentence_languages(
         self, paths: Sequence[str], divided: Sequence[languages.Language] = ()
     ) -> list[str]:
-        """Returns the languages whose rules split the text into sentences.
-
-        Args:
-            paths: the input files.
-            divided: the languages, if they are sampled.
-
-        Returns:
-            The code of each language of `divided`, or a single code for all text.
+        """Returns the languages whose rules split the text: of each of `divided`, or one for all text.
 
         Raises:
-            UserError: the flag is given, and there is nothing to split.
+            UserError: --sentence_language is given, and there is nothing to split.
         """
         if readers.presplit(paths, self.input_format):
             language, expected = self.sentence_language, f"no value with --input_format={self.input_format}"
@@ -226,14 +214,11 @@ class Options(CorpusOptions):
         self.cleaning_settings()
 
 
-# Settings that some versions lack, with the value that applies to records without them.
+# Settings that some records lack, with the value that then applies.
 _LATER: dict[str, Any] = {
     "nsp": "next",
     "full_sentences": False,
-    "doc_sentences": False,
     "full_rows": False,
-    "max_ngram": 0,
-    "id_field": "",
     "cleaning": None,
     "sampling_exponent": None,
     "sentence_language": "en",
@@ -249,12 +234,7 @@ def resolve(
 ) -> dict[str, Any]:
     """Returns the settings that determine the records, as the manifest stores them.
 
-    Args:
-        options: the options of the build.
-        tokenizer: the tokenizer of `options.vocab`.
-        paths: the input files.
-        digests: the result of `readers.file_digest` for each input file.
-        divided: the languages, if they are sampled.
+    `digests` are the results of `readers.file_digest` for the paths; `divided` are the sampled languages.
     """
     length = options.max_seq_length
     if options.schema == packed.SCHEMA:

@@ -26,9 +26,8 @@ _MAGIC = b"bjspill2"
 
 def document_key(name: str) -> int:
     """Returns the key of a document: a hash of its name, uniform in [0, 2**64)."""
-    return int.from_bytes(
-        hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little"
-    )
+    content = name.encode("utf-8", "surrogatepass")  # file names need not be UTF-8
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
 def dropped_path(run: str) -> str:
@@ -61,9 +60,6 @@ def add_histogram(path: str, histogram: np.ndarray) -> None:
 
 class RunWriter:
     """Collects documents and writes them as one sorted run.
-
-    Args:
-        dtype: the dtype of the token ids.
 
     Attributes:
         size: the number of tokens collected.
@@ -117,11 +113,6 @@ class StoredDocument(Sequence):
     def __len__(self) -> int:
         return len(self._edges) - 1
 
-    @property
-    def size(self) -> int:
-        """The number of tokens."""
-        return len(self._tokens)
-
     def __getitem__(self, index: int) -> list[int]:  # type: ignore[override]  # no slices
         return self._tokens[self._edges[index] : self._edges[index + 1]].tolist()
 
@@ -131,15 +122,8 @@ def read_documents(
 ) -> list[StoredDocument]:
     """Returns the documents of all runs with keys in [low, high), without those marked in `dropped_path`.
 
-    The documents take the memory of their token ids and of the edges of their sentences.
-
-    Args:
-        paths: the runs.
-        low: the smallest key.
-        high: the end of the range of keys, at most 2**64.
-        dtype: the dtype of the token ids.
-        in_order: whether documents are sorted by run and by the order in which they were added to it;
-            otherwise they are sorted by key, and equal keys by run and position.
+    They are sorted by key, and equal keys by run and position; if `in_order`, by run and by the order in
+    which they were added to it.
     """
     pieces = [
         (run if in_order else 0, place if in_order else key, StoredDocument(tokens, edges))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import hashlib
 import io
 import itertools
 import json
@@ -33,6 +32,7 @@ from bert_jax.tokenization.wordpiece import CONTINUATION
 from data_pipelines import languages, readers, sentences
 from data_pipelines.readers.documents import split_long
 from data_pipelines.settings import REQUIRED, CorpusOptions, flag
+from data_pipelines.sorted_runs import document_key
 from data_pipelines.stages import google_text
 
 _HELD_OUT_BYTES = 2_000_000
@@ -52,10 +52,7 @@ class Options(CorpusOptions):
         required="FILE, the vocabulary to write",
     )
     overwrite: bool = flag(False, "Replace existing output.")
-    size: int = flag(
-        30522,
-        "Number of tokens, including special ones.",
-    )
+    size: int = flag(30522, "Number of tokens, including special ones.")
     kind: str = flag("wordpiece", "Kind of vocabulary.", choices=tuple(tokenization.KINDS))
     lower_case: bool | None = flag(
         None, "Lower-case the text and strip accents. Default: true, except for BPE and DeBERTa."
@@ -67,8 +64,7 @@ class Options(CorpusOptions):
         "multilingual BERT: 0.7.",
     )
     character_coverage: float = flag(
-        0.99995,
-        "Fraction of the text's characters that tokens must cover (not BPE).",
+        0.99995, "Fraction of the text's characters that tokens must cover (not BPE)."
     )
     min_frequency: int = flag(
         2, "Minimum frequency of a pair of tokens to become a token (WordPiece and BPE)."
@@ -330,12 +326,8 @@ def sample(options: Options, sample_bytes: int, progress: Progress) -> list[Part
 
     The share of an input in the training text is proportional to the size of its files raised to the power of
     `sampling_exponent`: 1 keeps the proportions, and multilingual BERT uses 0.7. An input that is smaller
-    than its share is used several times; the input with the most text for its share is used once.
-
-    Args:
-        options: the options of the vocabulary; a multilingual corpus has one input per language.
-        sample_bytes: the size of the sample of all inputs together.
-        progress: shows how much has been read; the caller closes it.
+    than its share is used several times; the input with the most text for its share is used once. The sample
+    of all inputs together has `sample_bytes`.
 
     Raises:
         UserError: there is no text, or a file is in two of the inputs.
@@ -402,7 +394,7 @@ def _hold_out(
     documents: Sequence[readers.Document], seed: int
 ) -> tuple[list[readers.Document], list[readers.Document]]:
     """Returns the training documents and the held-out documents: about every twentieth, or fewer."""
-    out = [_hash(document.key, seed) % 20 == 0 for document in documents]
+    out = [document_key(f"{seed} {document.key}") % 20 == 0 for document in documents]
     if len(documents) >= 20 and 1 <= sum(out) <= len(documents) // 2:
         training: list[readers.Document] = []
         held_out: list[readers.Document] = []
@@ -422,11 +414,6 @@ def _hold_out(
         for held_out in (False, True)
     ]
     return parts[0], parts[1]
-
-
-def _hash(key: str, seed: int) -> int:
-    content = f"{seed} {key}".encode("utf-8", "surrogatepass")  # file names need not be UTF-8
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
 class Trainer(NamedTuple):
@@ -456,16 +443,11 @@ def train(options: Options, progress: Progress | None = None) -> Trained:
     """Trains a vocabulary on a sample of a corpus and writes it.
 
     The memory depends on the sample: about 5 times its size for WordPiece and BPE, and 20 times for
-    SentencePiece.
-
-    Args:
-        options: the options of the vocabulary.
-        progress: shows the progress; the caller closes it.
+    SentencePiece. The caller closes `progress`.
 
     Raises:
         UserError: an option is out of range, the output exists, the corpus has no text, or `size` is too
             small for the special tokens and the characters.
-        OSError: a file cannot be read or written.
     """
     _check(options)
     trainer = TRAINERS[options.kind]
@@ -476,17 +458,13 @@ def train(options: Options, progress: Progress | None = None) -> Trained:
     progress.start("measuring")
     atomic.write_file(options.output, content)
     tokenizer = tokenization.load(options.output, lower_case=options.folded, normalizer=options.normalizer)
-    return Trained(
-        path=options.output,
-        size=tokenizer.vocab_size,
-        parts=tuple(_measured(part, tokenizer) for part in parts),
-    )
+    return Trained(options.output, tokenizer.vocab_size, tuple(_measured(part, tokenizer) for part in parts))
 
 
 def _documents(parts: Sequence[Part], progress: Progress) -> Iterator[readers.Document]:
     for part in parts:
         whole, rest = divmod(part.times, 1)
-        some = sorted(part.training, key=lambda document: _hash(document.key, 0))
+        some = sorted(part.training, key=lambda document: document_key(f"0 {document.key}"))
         for document in (*some[: round(rest * len(some))], *part.training * int(whole)):
             yield document
             progress.advance(document.size)

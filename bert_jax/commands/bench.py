@@ -54,7 +54,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     shared.at_least(flags, steps=1, seq_length=1, batch_size=1)
     if flags.batch_size is not None:
         flags.config.batch_size, flags.config.batch_ramp = flags.batch_size, ""
-    config = shared.pretraining_config(flags, flags.config)
+    config = shared.pretraining_config(flags)
     steps = config.accumulate_steps
     check_flag("config.accumulate_steps", steps, steps, "a number of microbatches to time, such as 1")
     dtype = dispatch.resolve_dtype(config.model.dtype, platform.target())

@@ -18,7 +18,6 @@ model before the folder appears.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from absl import flags as absl_flags
 from etils import epy
@@ -84,7 +83,7 @@ def define_flags(define: Define) -> None:
     shared.add_push(define)
 
 
-def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
+def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     """Runs the command."""
     choices = (*formats.FORMATS, *EXPORTS)
     check_flag("to", flags.to, flags.to in choices, f"one of {', '.join(choices)}")
@@ -115,10 +114,9 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     )
     if flags.push_to:
         print(f"pushed to {model_card.push(flags.output, flags.push_to)}")
-    return 0
 
 
-def _export(flags: absl_flags.FlagValues) -> int:
+def _export(flags: absl_flags.FlagValues) -> None:
     conversion.check_model_directory(flags.output, flags.input, flags.overwrite, _is_export)
     model = convert.load(flags.input, log=log)
     model.check_sentence()
@@ -129,7 +127,6 @@ def _export(flags: absl_flags.FlagValues) -> int:
     with conversion.written(flags.output) as made:
         folder.write(model, made, flags.to, card=card, log=log)
     print(f"wrote {flags.output}: {model.source} as {flags.to}")
-    return 0
 
 
 def _is_export(directory: str) -> bool:
@@ -138,48 +135,39 @@ def _is_export(directory: str) -> bool:
     return bool({"onnx", "model.stablehlo"} & names) and not has_weights
 
 
-def change(
-    flags: absl_flags.FlagValues,
-    model: convert.Model,
-    vocab_path: str,
-    log: Callable[[str], None] = print,
-) -> convert.Model:
+def change(flags: absl_flags.FlagValues, model: convert.Model, vocab_path: str) -> convert.Model:
     """Returns the model with the changes that the flags request, made in a fixed order.
 
-    Args:
-        flags: the flags of the command.
-        model: the model.
-        vocab_path: where --add_tokens writes the new vocabulary; its directory exists.
-        log: called with a line for each change.
+    --add_tokens writes the new vocabulary to `vocab_path`.
     """
     shared.check_one(flags, "vocab", "add_tokens", required=False)
     if flags.head and model.generator is not None and flags.head == model.generator.head:
         model = model.generator
-        log("network: the generator")
+        print("network: the generator")
     elif model.generator is not None:
         model = model.replace(generator=None)
-        log("network: the discriminator; --head=masked_lm is the generator")
+        print("network: the discriminator; --head=masked_lm is the generator")
     if flags.vocab and model.tokenizer is None:
         model = model.replace(tokenizer=families.load_tokenizer(flags.vocab, model.config))
-        log(f"vocabulary: {flags.vocab}, added to the model")
+        print(f"vocabulary: {flags.vocab}, added to the model")
     elif flags.vocab:
         tokenizer = families.load_tokenizer(flags.vocab, model.config)
         model, report = vocabulary.replace_vocabulary(model, tokenizer)
-        log(report)
+        print(report)
     if flags.add_tokens:
-        model = _add_tokens(model, flags.add_tokens, vocab_path, log)
+        model = _add_tokens(model, flags.add_tokens, vocab_path)
     if flags.head:
-        log(f"head: {model.head} -> {flags.head}")
+        print(f"head: {model.head} -> {flags.head}")
         model = surgery.change_head(model, flags.head)
     if (layers := shared.layers(flags)) is not None:
         before = model.config.num_hidden_layers
         model = surgery.select_layers(model, layers)
-        log(f"layers: {before} -> {len(layers)} ({', '.join(map(str, layers))})")
+        print(f"layers: {before} -> {len(layers)} ({', '.join(map(str, layers))})")
     shared.at_least(flags, positions=1, pad_vocab_to=0)
     if flags.positions is not None:
         before = model.config.max_seq_length
         model = surgery.resize_positions(model, flags.positions)
-        log(f"positions: {before} -> {flags.positions}")
+        print(f"positions: {before} -> {flags.positions}")
     if flags.pad_vocab_to is not None:
         before = model.config.vocab_size
         model = (
@@ -187,16 +175,14 @@ def change(
             if flags.pad_vocab_to
             else surgery.unpad_vocabulary(model)
         )
-        log(f"rows of the vocabulary: {before:,} -> {model.config.vocab_size:,}")
+        print(f"rows of the vocabulary: {before:,} -> {model.config.vocab_size:,}")
     if flags.dtype:
         model = surgery.cast(model, flags.dtype)
-        log(f"dtype: {flags.dtype}")
+        print(f"dtype: {flags.dtype}")
     return model
 
 
-def _add_tokens(
-    model: convert.Model, path: str, vocab_path: str, log: Callable[[str], None]
-) -> convert.Model:
+def _add_tokens(model: convert.Model, path: str, vocab_path: str) -> convert.Model:
     old = model.require_tokenizer()
     listed = [line for line in text_files.lines(path) if line.strip()]
     tokens = vocabulary.add_tokens(old, listed)
@@ -205,5 +191,5 @@ def _add_tokens(
     tokenizer = tokenization.restore(vocab_path, old.settings() | {"digest": ""})
     tokenizer.added_tokens = old.added_tokens
     model, report = vocabulary.replace_vocabulary(model, tokenizer)
-    log(report)
+    print(report)
     return model

@@ -19,11 +19,12 @@ from etils import epy
 from bert_jax.commands import shared
 from bert_jax.io import wording
 from bert_jax.io.wording import counted
+from bert_jax.parallel import host
 from bert_jax.settings.flags import Define, read_options
 
 with epy.lazy_imports():
     from bert_jax.data import inspection, manifests
-    from data_pipelines import build, cleaning, pools, readers, settings
+    from data_pipelines import build, cleaning, readers, settings
 
 
 _LONG_SENTENCE = 75  # tokens on average; a sentence has about 25
@@ -42,16 +43,16 @@ def define_flags(define: Define) -> None:
     )
 
 
-def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
+def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     """Runs the command."""
     shared.at_least(flags, workers=0)
     options = read_options(flags, settings.Options)
-    processes = pools.count(flags.workers)
+    processes = flags.workers or max(1, int(host.usable_cores()))
     begun = time.monotonic()
     built = build.build(options, processes, beam_args=flags.beam_args, overwrite=flags.overwrite)
     if built.already_done:
         print(f"{flags.output} already holds these records; nothing to do")
-        return 0
+        return
     for line in summary(built.manifest):
         print(line)
     if "cleaned" in built.manifest:
@@ -65,7 +66,6 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     megabytes = sum(source["bytes"] for source in built.manifest["sources"]) / 1e6
     rate = wording.rate(megabytes / seconds)
     print(f"{flags.output}: {seconds:.0f} s, {rate} MB of text per second on {where}")
-    return 0
 
 
 def summary(manifest: dict[str, Any]) -> list[str]:

@@ -77,7 +77,7 @@ def define_flags(define: Define) -> None:
     )
 
 
-def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
+def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     """Runs the command."""
     layers = shared.layers(flags)
     shared.check_one(flags, "prompt", "prefix", required=False)
@@ -129,4 +129,3 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         f"{embedder.width} numbers per {of}{embedder.engine.unknown}; {seconds:.1f} s, "
         f"{rate(count / seconds)} texts per second"
     )
-    return 0

@@ -48,28 +48,26 @@ def define_flags(define: Define) -> None:
     define.json()
 
 
-def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
+def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     """Runs the command."""
     shared.at_least(flags, slices=1, seq_length=1, price_per_chip_hour=0)
     chips = hardware.parse_topology(flags.topology, flags.slices)
     if isinstance(chips, hardware.Hosts):  # their step time is not estimated
         shared.check_unused(flags, ["price_per_chip_hour"], "GPUs")
-    config = flags.config
-    if config.data.dir:
+    if flags.config.data.dir:
         shared.check_unused(flags, ["seq_length"], "--config.data.dir")
     with scratch.directory() as schedules:
         if isinstance(chips, hardware.Slices):
             chips.prepare(schedules)  # before jax is imported
         else:
             chips.prepare()
-        result = _estimate(flags, config, chips, schedules)
+        result = _estimate(flags, chips, schedules)
     print(json.dumps(result, indent=1) if flags.json else "\n".join(measure.lines(result)))
-    return 0
 
 
-def _estimate(flags: absl_flags.FlagValues, config: Any, chips: Any, schedules: str) -> dict[str, Any]:
+def _estimate(flags: absl_flags.FlagValues, chips: Any, schedules: str) -> dict[str, Any]:
     on_gpus = isinstance(chips, hardware.Hosts)
-    config = shared.pretraining_config(flags, config)
+    config = shared.pretraining_config(flags)
     if config.data.dir:
         rows = program.rows_of_records(config, progress.log)
     else:

@@ -99,7 +99,7 @@ def define_flags(define: Define) -> None:
     define.json()
 
 
-def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
+def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     """Runs the command."""
     modes = [name for name in _USED if name != "input" and flags[name].value]
     shared.check_one(flags, *(modes or _USED))
@@ -111,7 +111,6 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     functions = {"records": _of_records, "minimal_pairs": _of_minimal_pairs}
     functions |= dict.fromkeys(("workdir", "input"), _of_task)
     functions.get(mode, functools.partial(_of_vectors, mode=mode))(flags)
-    return 0
 
 
 def _of_records(flags: absl_flags.FlagValues) -> None:

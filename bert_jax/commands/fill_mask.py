@@ -31,7 +31,7 @@ def define_flags(define: Define) -> None:
     define.json()
 
 
-def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
+def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     """Runs the command."""
     shared.at_least(flags, top=1)
     texts = args or [line for line in text_files.lines("-") if line.strip()]
@@ -49,4 +49,3 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             for number, candidates in enumerate(masks, 1):
                 shown = "  ".join(f"{c.token} {c.probability:.3f}" for c in candidates)
                 print(f"  {filler.mask}{f' {number}' if len(masks) > 1 else ''}: {shown}")
-    return 0

@@ -59,7 +59,7 @@ def define_flags(define: Define) -> None:
     )
 
 
-def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
+def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     """Runs the command."""
     fit_options = shared.start_processes(flags)
     log = distributed.log_of_primary(print)
@@ -78,7 +78,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         if files.exists(best_run):
             _log_next(flags.config.task, best_run, best_run, log)
         shared.push_run(flags, best_run, log)
-        return 0
+        return
     best = finetune.finetune(flags.config, flags.workdir, **options)
     if best["scores"]:
         scores = "  ".join(f"{name} {value:.4f}" for name, value in best["scores"].items())
@@ -93,7 +93,6 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if files.exists(saved):
         _log_next(flags.config.task, flags.workdir, saved, log)
     shared.push_run(flags, flags.workdir, log)
-    return 0
 
 
 def _short(flags: absl_flags.FlagValues) -> tuple[str | None, dict[str, str]]:

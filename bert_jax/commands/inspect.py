@@ -55,28 +55,19 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     """Runs the command."""
     sound = True
     for path in args or ["."]:
-        report = inspect(path, vocab=flags.vocab)
+        report = inspect(path, flags.vocab)
         sound = sound and not report.problems
         print(json.dumps(dataclasses.asdict(report)) if flags.json else "\n".join(lines(report)))
     return 0 if sound else 1
 
 
-def inspect(path: str, examples: int = 3, vocab: str | None = None):
-    """Returns a report on whatever is at a path.
-
-    Args:
-        path: a file or a directory.
-        examples: number of decoded rows of each split of records.
-        vocab: the vocabulary of records that other programs made.
-
-    Raises:
-        UserError: the content of the path is unknown, or does not use `vocab`.
-    """
+def inspect(path: str, vocab: str | None):
+    """Returns a report on whatever is at a path; UserError if it is unknown, or does not use `vocab`."""
     path = str(convert.local_path(path))
     names = files.names(path)
     is_directory = any(map(google.is_record_file, names)) or {manifests.FILE, "unfinished"} & set(names)
     if is_directory or google.is_record_file(path):
-        return inspection.inspect_records(path, vocab or "", examples)
+        return inspection.inspect_records(path, vocab or "")
     check_flag("vocab", vocab, not vocab, f"records to decode, not {path}")
     if files.is_file(path) and path.endswith((".txt", ".model", ".json")):
         return inspection.inspect_vocabulary(path)

@@ -68,7 +68,7 @@ def define_flags(define: Define) -> None:
     )
 
 
-def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
+def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     """Runs the command."""
     shared.check_one(flags, "workdir", "model")
     shared.check_one(flags, "input", "split")
@@ -87,7 +87,6 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
         predictions = model.predict(examples, on_batch)
     predictions.write(flags.output)
     print(f"wrote {flags.output}: {counted(len(examples), 'prediction')} of {model.source}{model.unknown}")
-    return 0
 
 
 def _unlabeled(flags: absl_flags.FlagValues, model: predictor.Predictor) -> Any:
@@ -101,7 +100,7 @@ def _unlabeled(flags: absl_flags.FlagValues, model: predictor.Predictor) -> Any:
     return examples
 
 
-def _predict_lines(flags: absl_flags.FlagValues) -> int:
+def _predict_lines(flags: absl_flags.FlagValues) -> None:
     """Predicts the lines of standard input until it ends."""
     model = shared.load_finetuned(flags, "id")
     reader = model.task.line_reader(**shared.text_columns(flags), **shared.present(flags, "id"))
@@ -114,10 +113,9 @@ def _predict_lines(flags: absl_flags.FlagValues) -> int:
     )
     count, bad = predictor.answer_lines(model, reader, sys.stdin.buffer, sys.stdout.buffer)
     progress.log(counted(count, "line") + (f", {bad:,} of them not valid" if bad else ""))
-    return 0
 
 
-def _submit(flags: absl_flags.FlagValues) -> int:
+def _submit(flags: absl_flags.FlagValues) -> None:
     """Writes a zip file for GLUE's server, with predictions for the test sets of these runs."""
     checks.check_output_file(flags.output, (".zip",), overwrite=flags.overwrite)
     compiler_options.enable_compilation_cache()
@@ -147,4 +145,3 @@ def _submit(flags: absl_flags.FlagValues) -> int:
             print(f"{name}: {counted(len(examples), 'prediction')} of {model.source}")
     missing = glue.write_submission(flags.output, files)
     print(f"wrote {flags.output}" + (f"; the server also expects {', '.join(missing)}" if missing else ""))
-    return 0

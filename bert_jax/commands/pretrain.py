@@ -32,7 +32,7 @@ def define_flags(define: Define) -> None:
     )
 
 
-def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
+def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     """Runs the command."""
     fit_options = shared.start_processes(flags)
     compiler_options.enable_compilation_cache(flags.workdir)
@@ -50,4 +50,3 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     if files.exists(saved):
         log(f"saved in {saved}")
     shared.push_run(flags, flags.workdir, log)
-    return 0

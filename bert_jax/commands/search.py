@@ -78,7 +78,7 @@ def define_flags(define: Define) -> None:
     )
 
 
-def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
+def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     """Runs the command."""
     shared.at_least(flags, top=1, negatives=1)
     shared.check_one(flags, "index", "input")
@@ -87,7 +87,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     return _find_negatives(flags) if flags.input else _search(flags)
 
 
-def _search(flags: absl_flags.FlagValues) -> int:
+def _search(flags: absl_flags.FlagValues) -> None:
     shared.check_one(flags, "query", "queries", required=False)
     check_flag("index", flags.index, not files.is_remote(flags.index), "a local directory")
     for name in ("corpus", "queries"):
@@ -118,7 +118,6 @@ def _search(flags: absl_flags.FlagValues) -> int:
             if reranker:
                 results = reranker.rerank(query.text, results)
             _show(query, results[: flags.top], flags.json)
-    return 0
 
 
 def _existing(flags: absl_flags.FlagValues) -> search.Index | None:
@@ -181,18 +180,15 @@ def _show(query: text_files.Document, results: list[search.Result], as_json: boo
     sys.stdout.flush()
 
 
-def _find_negatives(flags: absl_flags.FlagValues) -> int:
+def _find_negatives(flags: absl_flags.FlagValues) -> None:
     shared.check_given(flags, ("model", "text", "output"), "--input")
     names = [*shared.text_columns(flags, least=2).values()]
     checks.check_output_file(flags.output, (".jsonl",), overwrite=flags.overwrite)
     columns = table.Columns(names[0], names[1])
     examples = table.read_examples(flags.input, columns, parse_label=None)
     examples.warn(log)
-    further = (
-        [one.text for one in text_files.read_documents(flags.corpus) if one.text.strip()]
-        if flags.corpus
-        else []
-    )
+    corpus = text_files.read_documents(flags.corpus) if flags.corpus else ()
+    further = [one.text for one in corpus if one.text.strip()]
     compiler_options.enable_compilation_cache()
     embedder = embedding.Embedder(convert.load(flags.model, log=log), dtype=flags.dtype, log=log)
     reranker = shared.load_reranker(flags)
@@ -220,4 +216,3 @@ def _find_negatives(flags: absl_flags.FlagValues) -> int:
         f"of {counted(len(candidates), 'text')}; {len(found) - len(rows):,} with fewer skipped; "
         f"{time.monotonic() - began:.1f} s"
     )
-    return 0

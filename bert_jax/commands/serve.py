@@ -53,7 +53,7 @@ def define_flags(define: Define) -> None:
     define.integer("batch_size", "Maximum number of items to compute together.", 32)
 
 
-def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
+def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     """Runs the command."""
     if not flags.workdir:
         shared.check_given(flags, ["model"], "serve without --workdir")
@@ -102,7 +102,7 @@ def _services(flags: absl_flags.FlagValues) -> list[http.Service]:
     return found
 
 
-def _serve(application: Any, host: str, port: int, paths: list[str]) -> int:
+def _serve(application: Any, host: str, port: int, paths: list[str]) -> None:
     """Answers requests until a signal arrives, then finishes the open ones."""
 
     class Server(http.HttpServer):
@@ -118,4 +118,3 @@ def _serve(application: Any, host: str, port: int, paths: list[str]) -> int:
     with signals.noted():
         server.run()
     log("stopped")
-    return 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import ml_collections
 from absl import flags as absl_flags
 from etils import epy
 
@@ -254,11 +253,9 @@ def start_processes(flags: absl_flags.FlagValues) -> dict[str, Any]:
     return {"stall_timeout": 0.0 if place is None else _STALL_SECONDS, "profile_steps": profile_steps}
 
 
-def pretraining_config(
-    flags: absl_flags.FlagValues, given: ml_collections.ConfigDict
-) -> pretrain_config.PretrainConfig:
-    """Returns the configuration of a pre-training run without starting it; `given` is --config's value."""
-    typed = pretrain_config.pretraining(given)
+def pretraining_config(flags: absl_flags.FlagValues) -> pretrain_config.PretrainConfig:
+    """Returns the configuration of a pre-training run from --config, without starting it."""
+    typed = pretrain_config.pretraining(flags.config)
     config, adopted = pretrain.adopt_architecture(typed, config_flag.overridden(flags, "model."))
     if adopted:
         progress.log(adopted)

@@ -32,7 +32,7 @@ def define_flags(define: Define) -> None:
     define.options(vocabulary.Options)
 
 
-def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
+def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     """Runs the command."""
     options = read_options(flags, vocabulary.Options)
     begun = time.monotonic()
@@ -66,4 +66,3 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
             f"warning: {unknown:.1%} of the tokens are [UNK]; try a larger --character_coverage or --size",
             file=sys.stderr,
         )
-    return 0

@@ -67,21 +67,14 @@ class Stopped(Exception):
 class Demo:
     """The steps of the demo; each reads earlier results, and its docstring is printed as a title.
 
-    Args:
-        directory: directory for all files.
-        run_command: runs `bert-jax` with these arguments and returns its exit code.
-        budget: how much is computed.
+    `run_command` runs `bert-jax` with the given arguments and returns its exit code.
     """
 
     def __init__(self, directory: str, run_command: Callable[[Sequence[str]], int], budget: Budget):
         self.root, self.run_command, self.budget = Path(directory), run_command, budget
 
     def run(self) -> None:
-        """Runs every step; results of an earlier run are kept.
-
-        Raises:
-            Stopped: a command failed.
-        """
+        """Runs every step; results of an earlier run are kept. Raises Stopped if a command fails."""
         began = time.monotonic()
         steps = (self.write_corpus, self.make_vocabulary, self.make_records, self.pretrain, self.fill_masks)
         for number, step in enumerate((*steps, self.finetune), 1):

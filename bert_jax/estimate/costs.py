@@ -64,14 +64,7 @@ class Collective:
 def collectives(
     module: Module, mesh_shape: Mapping[str, int], chip: Chip, positions: Positions
 ) -> list[Collective]:
-    """Returns every collective of a program for TPUs.
-
-    Args:
-        module: the compiled program.
-        mesh_shape: axis -> size, in mesh order.
-        chip: the chip.
-        positions: positions of the mesh's devices.
-    """
+    """Returns every collective of a program for TPUs, on a mesh of axes with sizes in mesh order."""
     found = []
     begun: set[str] = set()
     for visit in walk(module):
@@ -172,12 +165,9 @@ def _iota(text: str) -> np.ndarray:
 
 
 def _groups_of_axes(mesh: str, chosen: str) -> np.ndarray:
-    """Returns the groups along some axes of a mesh, int [groups, members].
+    """Returns the groups along the chosen axes (`'a':(1)2,'b'`) of a mesh (`'a'=4,'b'=2`).
 
-    Args:
-        mesh: axes and sizes, like `'a'=4,'b'=2`.
-        chosen: the axes of a group, like `'a':(1)2,'b'`. An entry `'a':(m)n` is the part of size n of an axis
-            that comes after a part of size m.
+    The result is int [groups, members]. `'a':(m)n` is the part of size n of an axis after a part of size m.
     """
     parts: dict[str, list[tuple[int, int | None]]] = {}
     for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", chosen):
@@ -265,10 +255,7 @@ class Compute:
 def compute(module: Module, chip: Chip, cycles: Mapping[str, float] = types.MappingProxyType({})) -> Compute:
     """Adds up the time of a program for TPUs.
 
-    Args:
-        module: the compiled program.
-        chip: the chip that it was compiled for.
-        cycles: the result of `kernel_cycles`. Other kernels count as operations without an estimate.
+    `cycles` is the result of `kernel_cycles`. Other kernels count as operations without an estimate.
     """
     seconds: dict[str, float] = defaultdict(float)  # by "cycles", "schedule" and "bytes"
     added: dict[str, int] = defaultdict(int)
@@ -341,12 +328,7 @@ def kernel_cycles(module: Module, chip: Chip, bundles: Mapping[str, int]) -> dic
     a kernel's grid are multiplied by the steps. They contain no transfers between HBM and vector memory,
     which overlap with the computation. Blocks that a kernel skips at run time count as if they were computed,
     and a step that contains a loop counts as if all of it were inside the loop. The result omits kernels
-    without a schedule and kernels with loops of unknown length.
-
-    Args:
-        module: the compiled program.
-        chip: the chip it was compiled for.
-        bundles: the result of `read_schedules`.
+    without a schedule, which `read_schedules` returned, and kernels with loops of unknown length.
     """
     cycles: dict[str, float] = {}
     for visit in walk(module):

@@ -129,11 +129,8 @@ class Slices:
     def prepare(schedules: str = "") -> None:
         """Sets the environment of this process; has to run before anything imports jax.
 
-        Args:
-            schedules: a folder in which the compiler writes the schedules of operations, if not "".
-
-        Raises:
-            UserError: libtpu is not installed.
+        The compiler writes the schedules of operations into the folder `schedules`, if it is not "".
+        UserError if libtpu is not installed.
         """
         check_installed("libtpu", "estimate", "estimate for TPUs")
         options = {"LIBTPU_INIT_ARGS": _SCHEDULE_OPTIONS.format(schedules)} if schedules else {}
@@ -145,11 +142,7 @@ class Slices:
         return {name: importlib.metadata.version(name) for name in ("jax", "libtpu")}
 
     def devices(self) -> list[Any]:
-        """Returns devices to compile for; they cannot run programs.
-
-        Raises:
-            UserError: libtpu does not know the slice shape.
-        """
+        """Returns devices to compile for, which cannot run programs; UserError for an unknown shape."""
         options: dict[str, Any] = {}
         if self.chip.cores > 1:  # one device, which is jax's default on such machines
             options["chip_config_name"] = "megacore"
@@ -267,8 +260,7 @@ class Hosts:
     def prepare() -> None:
         """Makes the GPU compiler available to jax in this process; has to run before anything imports jax.
 
-        Raises:
-            UserError: the compiler is not installed, or its version differs from jax's.
+        UserError if the compiler is not installed, or if its version differs from jax's.
         """
         plugin, jax = _gpu_plugin(), importlib.metadata.version("jaxlib")
         if not plugin or importlib.metadata.version(plugin) != jax:
@@ -323,11 +315,7 @@ def _sides(name: str, count: str) -> tuple[str, str]:
 
 
 def parse_topology(text: str, slices: int = 1) -> Slices | Hosts:
-    """Returns the slices or hosts that a text such as `v5e:16x16`, `v5litepod-16` or `h100:8` names.
-
-    Raises:
-        UserError: the text is invalid; the message lists what is available.
-    """
+    """Returns the slices or hosts that a text such as `v5e:16x16`, `v5litepod-16` or `h100:8` names."""
     name, colon, sides = text.partition(":")
     if not colon:
         name, sides = _sides(*text.split("-")) if text.count("-") == 1 else (name, "")

@@ -18,22 +18,11 @@ _PRECISION = 8
 _LARGEST = 2**16
 
 
-def estimate(
-    step: TrainStep,
-    hardware: Slices | Hosts,
-    *,
-    price: float | None = None,
-) -> dict[str, Any]:
-    """Compiles the step for the batch size of its config and returns the estimate.
+def estimate(step: TrainStep, hardware: Slices | Hosts, price: float | None = None) -> dict[str, Any]:
+    """Compiles the step for the batch size of its config and returns the estimate; see docs/costs.md.
 
-    Args:
-        step: the train step.
-        hardware: the hardware.
-        price: price of a TPU chip per hour.
-
-    Returns:
-        The estimate; see docs/costs.md. It has no times and no traffic if the batch does not fit or the
-        hardware has GPUs.
+    It has no times and no traffic if the batch does not fit or the hardware has GPUs. The price is of a TPU
+    chip per hour.
     """
     config, model, rows = step.config, step.model, step.rows
     windows = sorted({each.window for each in layer_slices(model)})
@@ -158,11 +147,8 @@ def _sum_up(traffic: list[costs.Collective]) -> list[dict[str, Any]]:
 def largest_fitting(fits: Callable[[int], bool], start: int) -> int:
     """Returns the largest n found for which `fits(n)`, to within an eighth; 0 if not even 1 fits.
 
-    It doubles n from `start` until it does not fit, or halves it until it does, and then bisects.
-
-    Args:
-        fits: true up to some number and false above it; called once per number.
-        start: first number to try, at least 1.
+    `fits` is true up to some number and false above it; it is called once per number. n is doubled from
+    `start`, at least 1, until it does not fit, or halved until it does, and then bisected.
     """
     fits = functools.cache(fits)
     low = high = start

@@ -40,12 +40,7 @@ class Rows:
 
 
 def synthetic_rows(config: PretrainConfig, length: int | None) -> Rows:
-    """Returns full rows of one sequence each, in the format of packed records.
-
-    Args:
-        config: the pre-training config.
-        length: tokens per row; None for the model's number of positions.
-    """
+    """Returns full rows of one sequence each, of the model's positions if `length` is None, as if packed."""
     positions = config.model.max_position_embeddings - config.model.position_offset
     length = length or positions
     vocab_size = config.model.vocab_size or EncoderConfig.vocab_size
@@ -101,16 +96,13 @@ class TrainStep:
     Args:
         config: the pre-training config.
         rows: contents of a batch.
-        devices: devices to compile for.
+        devices: devices to compile for; a UserError if the mesh of the config does not fit them.
         compiler_options: options in addition to the run's options.
         schedules: the folder of `hardware.Slices.prepare`, if any.
         memory_limit: bytes per chip; a program that needs more does not fit. None if the compiler raises an
             error for such programs.
         device: the word for a device in lines of the log.
         log: called with one line before each compilation and with its result.
-
-    Raises:
-        UserError: the config is invalid, or its mesh does not fit the devices.
     """
 
     def __init__(
@@ -165,10 +157,7 @@ class TrainStep:
 
     @property
     def unit(self) -> int:
-        """Returns the number that batch sizes are multiples of.
-
-        It is one row for each chip that rows are split over, times the accumulation steps.
-        """
+        """Returns the number that batch sizes are multiples of."""
         return self.mesh.shape["data"] * self.mesh.shape["fsdp"] * self.config.accumulate_steps
 
     def rows_per_chip(self, batch_size: int) -> int:
@@ -242,32 +231,20 @@ class TrainStep:
 
 
 def with_auto_accumulation(
-    config: PretrainConfig,
-    make: Callable[[PretrainConfig], TrainStep],
-    limit: float,
+    config: PretrainConfig, make: Callable[[PretrainConfig], TrainStep], limit: float
 ) -> TrainStep:
-    """Returns the train step with the fewest microbatches that fits, as `accumulate_steps=0` chooses it.
+    """Returns the compiled step with the fewest microbatches that fits, as `accumulate_steps=0` chooses it.
 
-    Args:
-        config: the pre-training config.
-        make: makes the train step of a config.
-        limit: bytes per chip.
-
-    Returns:
-        The compiled train step; the one with the most microbatches if none fits.
+    If none fits into `limit` bytes per chip, it is the step with the most microbatches.
     """
-
-    def with_steps(number: int) -> TrainStep:
-        return make(dataclasses.replace(config, accumulate_steps=number))
-
     steps: dict[int, TrainStep] = {}
 
     def needed_by(number: int) -> float:
-        steps[number] = with_steps(number)
+        steps[number] = make(dataclasses.replace(config, accumulate_steps=number))
         found = steps[number].compile(config.batch_size)
         return found.needed if isinstance(found, DoesNotFit) else found.memory["total"]
 
-    whole = with_steps(1)
+    whole = make(dataclasses.replace(config, accumulate_steps=1))
     candidates = auto_accumulation.divisors(config.batch_sizes.values, whole.mesh)
     fixed = whole.argument_bytes(config.batch_size)
     return steps[auto_accumulation.search(candidates, needed_by, fixed, limit)[0]]

@@ -50,20 +50,10 @@ def choose(number: str, count: int, flag: str) -> list[int]:
 def plot_attention(
     maps: AttentionMaps, output: str, layer: str = "all", head: str = "all", title: str = ""
 ) -> None:
-    """Draws attention maps into a PNG, PDF or SVG file.
+    """Draws attention maps into a PNG, PDF or SVG file; `layer` and `head` are as in `choose`.
 
     The squares of one layer or one head are labeled with tokens; all layers and heads together are
     thumbnails, one row per layer. A row is the token that attends, a column the token that it attends to.
-
-    Args:
-        maps: the attention to draw.
-        output: path of the plot; its suffix selects the format.
-        layer: a number from 1, a negative number that counts from the end, or "all".
-        head: the same for the heads.
-        title: title of the plot; the layer and the head are added to it.
-
-    Raises:
-        UserError: the layer or head does not exist, or the format is not supported.
     """
     checks.check_output_file(output, checks.PICTURES)
     layers = choose(layer, maps.weights.shape[0], "layer")

@@ -6,10 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from etils import epy
 
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, checks
 from bert_jax.plots import figures
+
+with epy.lazy_imports():  # matplotlib takes a second to import
+    from matplotlib import ticker
 
 DPI = 150
 
@@ -74,12 +78,7 @@ def plot_metrics(runs: Mapping[str, list[dict]], output: str, title: str = "") -
 def draw_metrics(runs: Mapping[str, list[dict]], title: str = "") -> Any:
     """Returns a figure with losses, scores, learning rate and throughput.
 
-    Args:
-        runs: the rows of each run's metrics.jsonl, by name; several runs have one color each.
-        title: title of the plot.
-
-    Raises:
-        UserError: the runs have none of the metrics.
+    `runs` are the rows of each run's metrics.jsonl, by name. UserError if they have none of the metrics.
     """
     names = {name for rows in runs.values() for row in rows for name in row}
     if names & {"mlm_loss", "clm_loss"}:
@@ -123,8 +122,9 @@ def _draw(axis, runs, panel):
             if len(steps):  # one legend entry explains all lines of a style
                 axis.plot(steps, values, color=color, label=labels.pop(kind, None), **style)
     figures.describe(axis, panel.title, "step")
-    figures.number(axis.xaxis, most=5, whole=True)
-    figures.number(axis.yaxis)
+    axis.xaxis.set_major_locator(ticker.MaxNLocator(5, integer=True, min_n_ticks=1))
+    for each in (axis.xaxis, axis.yaxis):
+        each.set_major_formatter(lambda x, _: f"{x / 1e6:.6g}M" if abs(x) >= 1e6 else f"{x:,.10g}")
     axis.grid(alpha=0.25, linewidth=0.6)
     axis.margins(x=0.02)
     if panel.kind == "other":

@@ -8,20 +8,13 @@ from etils import epy
 
 with epy.lazy_imports():  # matplotlib takes a second to import
     from matplotlib import figure as matplotlib_figure
-    from matplotlib import ticker
 
 # Color-blind safe (Okabe and Ito).
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def subplots(size: tuple[float, float], rows: int = 1, columns: int = 1) -> tuple[Any, Any]:
-    """Returns a matplotlib figure and its axes, an array [rows, columns].
-
-    Args:
-        size: width and height in inches.
-        rows: number of rows of axes.
-        columns: number of columns of axes.
-    """
+    """Returns a figure of a width and height in inches, and its axes, an array [rows, columns]."""
     figure = matplotlib_figure.Figure(figsize=size, layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False)
 
@@ -29,11 +22,7 @@ def subplots(size: tuple[float, float], rows: int = 1, columns: int = 1) -> tupl
 def grid(count: int, columns: int, size: tuple[float, float], more: tuple[float, float] = (0, 0)) -> Any:
     """Returns a figure and a list of `count` axes in rows of `columns`.
 
-    Args:
-        count: the number of axes.
-        columns: the number of columns.
-        size: width and height of each in inches.
-        more: additional width and height in inches.
+    `size` is the width and height of each in inches, and `more` is added to those of the figure.
     """
     rows = -(-count // columns)
     figure, axes = subplots((size[0] * columns + more[0], size[1] * rows + more[1]), rows, columns)
@@ -47,16 +36,3 @@ def describe(axis: Any, title: str, x_label: str) -> None:
     axis.set_title(title, fontsize=11, loc="left")
     axis.set_xlabel(x_label)
     axis.spines[["top", "right"]].set_visible(False)
-
-
-def number(axis: Any, most: int = 0, whole: bool = False) -> None:
-    """Gives `axes.xaxis` or `axes.yaxis` short labels such as 25,000, 1.5M and 0.25.
-
-    Args:
-        axis: the axis.
-        most: the number of intervals between ticks at most; 0 to keep the ticks.
-        whole: whether the ticks are whole numbers. It needs `most`.
-    """
-    if most:
-        axis.set_major_locator(ticker.MaxNLocator(most, integer=whole, min_n_ticks=1 if whole else 2))
-    axis.set_major_formatter(lambda x, _: f"{x / 1e6:.6g}M" if abs(x) >= 1e6 else f"{x:,.10g}")

@@ -86,11 +86,7 @@ class Settings:
 
 
 def parse(clean: str, values: dict[str, Any]) -> Settings | None:
-    """Returns the settings given by --clean and its flags, or None if --clean names no step.
-
-    Args:
-        clean: names in STEPS, separated by commas, in any order.
-        values: the values of the flags in FLAG_STEPS; None for a flag that is not given.
+    """Returns the settings given by --clean and `values` of FLAG_STEPS; None if --clean names no step.
 
     Raises:
         UserError: a step is unknown, a flag is given without its step, a value is invalid, or a package is
@@ -253,11 +249,7 @@ def example(key: str, reason: str, text: str) -> dict[str, str]:
 
 
 def merged_report(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the report of all cleaning: the sums of the counts, the first examples, and fractions.
-
-    Args:
-        parts: the counts of the `Cleaner`s of the parts of a corpus, in its order.
-    """
+    """Returns the sums of `Cleaner.counts` of the parts of a corpus, the first examples, and fractions."""
     total: dict[str, Any] = {name: sum(part[name] for part in parts) for name in ("documents", "bytes")}
     documents, size = max(1, total["documents"]), max(1, total["bytes"])
     steps: dict[str, dict[str, Any]] = {}

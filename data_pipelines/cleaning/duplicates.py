@@ -125,13 +125,9 @@ class Writer:
         self.size = 0
 
     def add(self, key: int, document: Document, begins: bool, counts: tuple[int, int, int]) -> None:
-        """Adds a document, or a part of one, that was added to the run.
+        """Adds a document, or a part of one (`begins`: the first), that was added to the run.
 
-        Args:
-            key: the key of the document.
-            document: the document.
-            begins: whether it is the first part of a document.
-            counts: its numbers of tokens, of sentences and of [UNK].
+        `counts` are its numbers of tokens, of sentences and of [UNK].
         """
         folded = folded_text(document.passages)
         if self._exact:
@@ -176,14 +172,9 @@ def drop(
 ) -> list[dict[str, Any]]:
     """Marks the duplicates among the documents of all runs as dropped.
 
-    Args:
-        tokenized: the results of `tokenizing.tokenize`.
-        settings: the cleaning settings.
-        path: returns the path of a file, given its name.
-        run_stage: runs a stage, given (title, function, tasks), and returns the results in order.
-
-    Returns:
-        `tokenized` without the counts of the duplicates, and with the counts of the cleaning steps.
+    `tokenized` are the results of `tokenizing.tokenize`, which are returned without the counts of the
+    duplicates, and with the counts of the cleaning steps. `path` returns the path of a file, given its name,
+    and `run_stage` runs (title, function, tasks) and returns the results in order.
     """
     groups = tuple(tuple(map(path, result["runs"])) for result in tokenized)
     if not any(groups):
@@ -278,7 +269,7 @@ def find(step: str, keys: np.ndarray, values: Sequence[np.ndarray], threshold: f
     Args:
         step: `exact` or `near`.
         keys: uint64 [documents], of all runs; pairs are of positions in it.
-        values: the hashes or signatures of the documents of each run.
+        values: for each run, its hashes uint64 [n, 2] or signatures uint32 [n, PERMUTATIONS].
         threshold: two signatures are near duplicates from this fraction of equal values.
     """
     hashes = np.concatenate([one if step == "exact" else row_hashes(one)[:, None] for one in values])

@@ -133,21 +133,12 @@ def read_documents(
     text_field: str = TEXT_FIELD,
     spaces: bool = False,
 ) -> Iterator[Document]:
-    """Yields the documents that start in a range, in file order.
+    """Yields the documents that start in a range, which `split_ranges` returned for this format.
 
     It keeps at most one document, of at most MAX_DOCUMENT_BYTES, and one line, page or record in memory.
-
-    Args:
-        range_: a range that `split_ranges` returned for the same format.
-        format: one of FORMATS; it is ignored for Parquet and Arrow files and TFDS data sets.
-        counts: updated with "documents", "bytes" and COUNTS. "outside", lines outside <doc> elements, is a
-            lower bound: the split into ranges can hide some.
-        text_field: the field of records that has the text.
-        spaces: whether control characters that are whitespace become spaces; see `documents.clean`.
-
-    Raises:
-        UserError: the file does not have the format that it should have.
-        OSError: the file cannot be read.
+    `counts` is updated with "documents", "bytes" and COUNTS; "outside", lines outside <doc> elements, is a
+    lower bound: the split into ranges can hide some. For `spaces` see `documents.clean`. Raises UserError if
+    the file does not have its format.
     """
     counts = collections.Counter() if counts is None else counts
     for document in format_of(range_.path, format).read(range_, counts, text_field, spaces):
@@ -291,15 +282,10 @@ def short_names(paths: Sequence[str]) -> list[str]:
 
 
 def split_ranges(paths: Sequence[str], target_bytes: int, format: str = "text") -> list[Range]:
-    """Splits inputs into ranges of about `target_bytes`.
+    """Splits inputs, as `list_inputs` returns them, into ranges of about `target_bytes`.
 
     An empty file has no range, and a compressed one usually a single range. The ranges depend only on the
     arguments. Read in this order, they yield the documents in the order of the inputs.
-
-    Args:
-        paths: the inputs, as `list_inputs` returns them.
-        target_bytes: the size of a range.
-        format: one of FORMATS, which determines the files that can be split.
     """
     return [
         range_

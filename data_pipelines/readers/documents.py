@@ -22,7 +22,6 @@ _MAGIC = tuple(
         "fffe feff 1f8b 425a68 fd377a585a 28b52ffd 504b0304 25504446 50415231 4152524f57".split(),
     )
 )
-_TAR = slice(257, 262), b"ustar"  # position and magic bytes of a tar header (POSIX.1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -117,11 +116,8 @@ def decode_line(data: bytes, counts: collections.Counter[str], spaces: bool) -> 
 def clean(text: str, counts: collections.Counter[str], spaces: bool) -> str:
     """Returns the text of one line without control characters and surrounding whitespace.
 
-    Args:
-        text: the line.
-        counts: updated.
-        spaces: whether control characters that are whitespace, such as a form feed, become spaces. They are
-            dropped otherwise, as in google-research/bert.
+    With `spaces`, control characters that are whitespace, such as a form feed, become spaces. They are
+    dropped otherwise, as in google-research/bert.
     """
     text = text.strip()
     if not text.isprintable():
@@ -181,8 +177,7 @@ class Passages:
 
 def check_head(head: bytes, path: str) -> None:
     """Raises UserError if the first HEAD_BYTES of a file, decompressed, are not UTF-8 text."""
-    place, magic = _TAR
-    if head.startswith(_MAGIC) or head[place] == magic:
+    if head.startswith(_MAGIC) or head[257:262] == b"ustar":  # of a tar header (POSIX.1)
         raise UserError(
             f"{path}: expected text in UTF-8, or a suffix that names its format; found {head[:8]!r}"
         )

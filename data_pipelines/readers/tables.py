@@ -14,14 +14,7 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.io import columnar, compression, files, tfds
 from bert_jax.tokenization import normalization
-from data_pipelines.readers.documents import (
-    Document,
-    Line,
-    Range,
-    decode,
-    open_lines,
-    text_document,
-)
+from data_pipelines.readers.documents import Document, Line, Range, decode, open_lines, text_document
 
 _LONGEST = 32 << 20  # bytes of a JSON line, characters of a line of CSV
 

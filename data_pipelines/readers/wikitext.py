@@ -86,12 +86,8 @@ def paragraphs(
 
     Headings, lists, tables, references, files and templates are dropped. The common inline templates of the
     English Wikipedia are replaced by the text that they show. A sentence with another inline template, or
-    with a formula, is dropped, because it would have a hole.
-
-    Args:
-        text: wikitext, well-formed or not.
-        hidden: the namespaces, in lower case, whose links show nothing or an image.
-        counts: its entry "sentences_with_holes" counts the dropped sentences.
+    with a formula, is dropped, because it would have a hole; `counts["sentences_with_holes"]` counts them.
+    `hidden` are the namespaces, in lower case, whose links show nothing or an image.
     """
     text = _COMMENT.sub("", _with_nowiki_escaped(text.replace(_HOLE, "")))
     for name in sorted(_DROPPED_ELEMENTS & {name.lower() for name in _TAG_NAME.findall(text)}):

@@ -38,16 +38,11 @@ class Bucket:
 
 
 def plan(results: Sequence[dict[str, Any]], eval_fraction: float) -> list[Bucket]:
-    """Splits the keys into held-out and training documents, and each of these into buckets.
+    """Returns the buckets of the split `eval`, if there are any, and of `train`, from results of `tokenize`.
 
-    Args:
-        results: the results of `tokenize` for the whole corpus.
-        eval_fraction: the fraction of the keys that is held out. If fewer than two documents have such keys,
-            the two with the smallest keys are held out, because next-sentence prediction needs two. If there
-            are fewer than 8 documents, none is held out.
-
-    Returns:
-        The buckets of the split `eval`, if there are any, and the buckets of `train`.
+    `eval_fraction` of the keys are held out. If fewer than two documents have such keys, the two with the
+    smallest keys are held out, because next-sentence prediction needs two. If there are fewer than 8
+    documents, none is held out.
     """
     histogram = sorted_runs.new_histogram()
     for result in results:

@@ -23,13 +23,7 @@ from data_pipelines.stages import buckets, pairs
 
 
 class Masker:
-    """Masks sequences, one after the other.
-
-    Args:
-        tokenizer: the tokenizer of the sequences.
-        settings: `masked_lm_prob`, `max_predictions_per_seq` and `whole_word_mask`.
-        rng: the generator that is also used to make the pairs.
-    """
+    """Masks sequences, one after the other; `rng` is also used to make the pairs."""
 
     def __init__(self, tokenizer: tokenization.Tokenizer, settings: Mapping[str, Any], rng: random.Random):
         self._rng = rng
@@ -168,10 +162,5 @@ def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
     _, size = tfrecord.copy_records(task.output, [(tfrecord.RecordFile(unshuffled), np.array(order))])
     for path in (unshuffled, unshuffled + tfrecord.INDEX_SUFFIX):
         files.remove(path)
-    return counts | {
-        "rows": count,
-        "sequences": count,
-        "sequence_lengths": lengths,
-        "bytes": size,
-        "files": [],
-    }
+    figures = {"rows": count, "sequences": count, "sequence_lengths": lengths, "bytes": size, "files": []}
+    return counts | figures

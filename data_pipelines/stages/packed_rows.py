@@ -78,15 +78,11 @@ def pack(
     rng: random.Random,
     window: int = WINDOW,
 ) -> Iterator[list[PackedSequence]]:
-    """Packs each sequence into exactly one row.
+    """Packs each sequence, of at most `max_seq_length` tokens, into exactly one row.
 
-    Args:
-        sequences: the sequences, each of at most `max_seq_length` tokens.
-        max_seq_length: the maximum number of tokens in a row.
-        max_sequences: the maximum number of sequences in a row.
-        rng: shuffles the rows of a window, which would otherwise be sorted by their longest sequence.
-        window: the number of sequences that are packed together. Up to half as many sequences, from rows that
-            are less than 98% full, are packed again in the next window.
+    A `window` of sequences is packed together. Up to half as many, from rows that are less than 98% full, are
+    packed again in the next window. The rows of a window, which best fit sorts by their longest sequence, are
+    shuffled.
     """
     sequences = iter(sequences)
     waiting: list[PackedSequence] = []

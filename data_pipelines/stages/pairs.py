@@ -74,7 +74,7 @@ def full_sentences(documents: Iterable[Document], room: int, sep_id: int) -> Ite
     for document in documents:
         if waiting:
             waiting.append(sep_id)
-        for sentence in _cut(document, room):
+        for sentence in cut(document, room):
             if len(waiting) + len(sentence) > room:
                 yield Pair(waiting[:-1] if waiting[-1] == sep_id else waiting, [], -1)
                 waiting = []
@@ -105,7 +105,7 @@ def full_rows(documents: Iterable[Document], room: int, sep_id: int) -> Iterator
 def _segments(document: Document, target: int, most: int) -> Iterator[list[int]]:
     """Yields segments of sentences, of at most `target` tokens or one sentence of at most `most` tokens."""
     segment: list[int] = []
-    for sentence in _cut(document, most):
+    for sentence in cut(document, most):
         if segment and len(segment) + len(sentence) > target:
             yield segment
             segment = []
@@ -113,7 +113,8 @@ def _segments(document: Document, target: int, most: int) -> Iterator[list[int]]
     yield segment
 
 
-def _cut(document: Document, most: int) -> Iterator[Sequence[int]]:
+def cut(document: Document, most: int) -> Iterator[Sequence[int]]:
+    """Yields the sentences of a document; longer ones in sections of at most `most` tokens."""
     for number in range(len(document)):
         sentence = document[number]
         for start in range(0, len(sentence), most):

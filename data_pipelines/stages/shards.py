@@ -27,12 +27,9 @@ class ShardTask:
 def share_rows(
     parts: Sequence[tuple[str, int]], shards: int, round_robin: bool = False
 ) -> list[tuple[tuple[str, int, int, int], ...]]:
-    """Divides rows evenly among shards; returns the `ShardTask.parts` of each.
+    """Divides the rows of (record file, number of rows) pairs; returns the `ShardTask.parts` of each shard.
 
-    Args:
-        parts: (record file, number of rows) pairs.
-        shards: the number of shards.
-        round_robin: whether row i goes to shard i % shards; otherwise, each shard gets consecutive rows.
+    With `round_robin`, row i goes to shard i % shards; otherwise, each shard gets consecutive rows.
     """
     total = sum(rows for _, rows in parts)
     edges = [total * number // shards for number in range(shards + 1)]
@@ -66,11 +63,7 @@ def spread(parts: Sequence[tuple[str, int, int, int]]) -> tuple[tuple[str, int, 
 
 
 def make_shard(task: ShardTask) -> dict[str, Any]:
-    """Copies the rows of a shard into one record file, and checks their CRCs.
-
-    Returns:
-        The manifest's entry for the file.
-    """
+    """Copies rows into one record file, and checks their CRCs; returns the manifest's entry for the file."""
     repeated = len({path for path, *_ in task.parts}) < len(task.parts)
     # Files that occur once are closed after their rows, because their indexes are large.
     opened = functools.cache(tfrecord.RecordFile) if repeated else tfrecord.RecordFile

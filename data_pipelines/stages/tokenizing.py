@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from bert_jax import tokenization
@@ -13,6 +13,7 @@ from bert_jax.data import packed
 from bert_jax.io import files
 from data_pipelines import cleaning, readers, sentences, sorted_runs
 from data_pipelines.cleaning import duplicates
+from data_pipelines.stages import pairs
 
 _RUN_TOKENS = 32 << 20
 _RUN_DOCUMENTS = 1 << 19
@@ -107,16 +108,16 @@ def tokenize(task: TokenizeTask) -> dict[str, Any]:
 
 def _encoded(
     documents: Iterable[readers.Document], tokenizer: tokenization.Tokenizer, language: str
-) -> Iterator[tuple[readers.Document, list[list[int]]]]:
+) -> Iterator[tuple[readers.Document, list[Sequence[int]]]]:
     """Yields each document with the token ids of its sentences; it encodes many sentences per call."""
     waiting: list[tuple[readers.Document, int]] = []
     texts: list[str] = []
     size = 0
 
-    def encode() -> Iterator[tuple[readers.Document, list[list[int]]]]:
+    def encode() -> Iterator[tuple[readers.Document, list[Sequence[int]]]]:
         ids = iter(tokenizer.encode_batch(texts))
         for document, count in waiting:
-            yield document, [part for one in itertools.islice(ids, count) for part in _cut(one)]
+            yield document, list(pairs.cut(list(itertools.islice(ids, count)), _MAX_SENTENCE_TOKENS))
 
     for document in documents:
         split = sentences.split(document, language)
@@ -129,9 +130,3 @@ def _encoded(
             yield from encode()
             waiting, texts, size = [], [], 0
     yield from encode()
-
-
-def _cut(ids: list[int]) -> list[list[int]]:
-    if len(ids) <= _MAX_SENTENCE_TOKENS:
-        return [ids] if ids else []
-    return [ids[start : start + _MAX_SENTENCE_TOKENS] for start in range(0, len(ids), _MAX_SENTENCE_TOKENS)]

@@ -19,7 +19,7 @@ def check(script):
     for command, *arguments in pages.commands(script):
         if "..." not in arguments and "--help" not in arguments:
             assert command in cli.COMMANDS
-            cli.parse_flags(cli.module_of(command), command, arguments)
+            cli.parse_flags(command, arguments)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -17,7 +17,7 @@ ROWS = 64  # of a batch, on eight devices
 
 
 def config_of(arguments):
-    flags, _ = cli.parse_flags(cli.module_of(arguments[0]), arguments[0], arguments[1:])
+    flags, _ = cli.parse_flags(arguments[0], arguments[1:])
     return flags.config
 
 

@@ -84,7 +84,7 @@ assert "jax" not in sys.modules
 
 def test_fields_on_the_command_line(capsys):
     argv = ["--config=pretrain/large_lamb:phase1", "--config.optimizer.learning_rate=.5", "--workdir=run"]
-    flags, _ = cli.parse_flags(cli.module_of("pretrain"), "pretrain", argv)
+    flags, _ = cli.parse_flags("pretrain", argv)
     assert (flags.config.batch_size, flags.config.optimizer.learning_rate) == (65_536, 0.5)
     for flag in ("config.stepz=3", "config.masking=3", "config.steps=many"):
         assert cli.main(["pretrain", *argv, f"--{flag}"]) == 2
