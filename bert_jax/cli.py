@@ -151,14 +151,15 @@ def _dispatch(argv: list[str]) -> int:
         raise UserError(f"{name!r} is not a command; bert-jax --help lists the commands")
     flags, args = parse_flags(name, rest)
     try:
-        return (_module(name).run(flags, args) or 0) if flags is not None else 0
+        return (module_of(name).run(flags, args) or 0) if flags is not None else 0
     except (AssertionError, RuntimeError):
         if "jax" in sys.modules:
             host.check_devices()  # raises an error of one line if this is the reason
         raise
 
 
-def _module(command: str) -> types.ModuleType:
+def module_of(command: str) -> types.ModuleType:
+    """Returns the module of a command."""
     return importlib.import_module(f"bert_jax.commands.{command.replace('-', '_')}")
 
 
@@ -172,7 +173,7 @@ def parse_flags(name: str, argv: list[str]) -> tuple[absl_flags.FlagValues | Non
     if any(arg in _HELP for arg in itertools.takewhile("--".__ne__, argv)):
         print(help_of(name))
         return None, []
-    flags, module = absl_flags.FlagValues(), _module(name)
+    flags, module = absl_flags.FlagValues(), module_of(name)
     flags.set_gnu_getopt(True)
     define = Define(flags)
     module.define_flags(define)
@@ -206,7 +207,7 @@ def _overview() -> str:
 
 def help_of(name: str) -> str:
     """Returns the text of `bert-jax COMMAND --help`: usage, description, and every flag with its default."""
-    module, define = _module(name), Define(absl_flags.FlagValues())
+    module, define = module_of(name), Define(absl_flags.FlagValues())
     module.define_flags(define)
     usage = f"usage: bert-jax {name} [flags] {getattr(module, 'ARGUMENTS', '')}".rstrip()
     lines = [usage, "", inspect.cleandoc(module.__doc__ or ""), "", "flags:"]

@@ -57,9 +57,7 @@ def define_flags(define: Define) -> None:
         "pooling, or mean.",
     )
     define.string(
-        "prompt",
-        "Name of a prompt of the model to put before each text, such as query or document.",
-        "",
+        "prompt", "Name of a prompt of the model to put before each text, such as query or document.", ""
     )
     define.string("prefix", "Prefix to put before each text.", "")
     shared.add_text_columns(define, " Default: one with a usual name, such as text.")

@@ -39,13 +39,7 @@ from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from bert_jax import convert
-    from bert_jax.inference import (
-        embedding,
-        embedding_scores,
-        held_out,
-        minimal_pairs,
-        predictor,
-    )
+    from bert_jax.inference import embedding, embedding_scores, held_out, minimal_pairs, predictor
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import sweep
     from bert_jax.tasks import glue, predictions, registry

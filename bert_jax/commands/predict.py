@@ -62,9 +62,7 @@ def define_flags(define: Define) -> None:
     shared.add_text_columns(define, " Default: as in the training file.")
     define.string("id", "Column of the id. Default: as in the training file.")
     define.string(
-        "format",
-        "Format of the input: auto (by suffix), tsv, csv or jsonl; for tags conll or jsonl.",
-        "auto",
+        "format", "Format of the input: auto (by suffix), tsv, csv or jsonl; for tags conll or jsonl.", "auto"
     )
 
 

@@ -244,9 +244,7 @@ def start_processes(flags: absl_flags.FlagValues) -> dict[str, Any]:
     )
     if place is not None:
         distributed.start(
-            place,
-            meet_timeout=flags.initialization_timeout,
-            heartbeat_timeout=flags.heartbeat_timeout,
+            place, meet_timeout=flags.initialization_timeout, heartbeat_timeout=flags.heartbeat_timeout
         )
     if flags.profiler_port is not None:
         jax.profiler.start_server(flags.profiler_port)

@@ -147,11 +147,7 @@ class Demo:
             f"\nloss of {found['predicted_tokens']:,} masked tokens of held-out text: "
             f"{found['mlm_loss']:.2f} nats; {found['unigram']:.2f} for a guess by the frequency of words"
         )
-        self._command(
-            "plot",
-            f"--workdir={self.root}/pretrain",
-            f"--output={self.root}/curves.png",
-        )
+        self._command("plot", f"--workdir={self.root}/pretrain", f"--output={self.root}/curves.png")
 
     def fill_masks(self) -> None:
         """Masked words: predictions for [MASK]"""

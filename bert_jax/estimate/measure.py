@@ -263,7 +263,7 @@ def _times(result: dict[str, Any]) -> list[tuple[str, list[str]]]:
         f"{_ms(seconds['step'])} by the compiler's cycles: computation {_ms(seconds['compute'])}, Pallas "
         f"kernels {_ms(seconds['kernels'])}, operations without an estimate "
         f"{_ms(seconds['without_estimate'])}, waiting for other {_unit(result)}s "
-        f"{_ms(seconds['collectives_waited_for'])}",
+        f"{_ms(seconds['collectives_waited_for'])}"
     ]
     if added := result["operations_without_estimate"]:
         named = ", ".join(f"{count} {name}" for name, count in added.items())

@@ -255,11 +255,7 @@ def _cut_bytes(data: bytes) -> tuple[bytes, bytes]:
 
 
 def read_text(
-    range_: Range,
-    counts: collections.Counter[str],
-    text_field: str,
-    spaces: bool,
-    presplit: bool = True,
+    range_: Range, counts: collections.Counter[str], text_field: str, spaces: bool, presplit: bool = True
 ) -> Iterator[Document]:
     """Yields the documents whose preceding blank line, or the start of the file, is in a range.
 

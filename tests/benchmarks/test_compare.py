@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "compare"
-MODULES = ("measure", "ours", "plan", "tables", "turns")
+MODULES = ("measure", "tables", "turns")
 
 
 @pytest.fixture(scope="module")
@@ -23,23 +23,6 @@ def compare():
         sys.path.remove(str(FOLDER))
         for name in MODULES:
             sys.modules.pop(name, None)
-
-
-@pytest.fixture
-def made(compare, tmp_path):
-    return compare.plan.Plan(
-        kinds=compare.plan.KINDS,
-        models=("base",),
-        lengths=(128,),
-        variants=("padded:0.1:0.1:float32", "packed:0.1:0.1:float32", "padded:0.0:0.0:float32"),
-        batch=0,
-        steps=3,
-        memory_gib=0.0,
-        peer_python="python-of-the-peer",
-        stock=True,
-        output=tmp_path,
-        corpus=("text", "text", "vocab.txt"),
-    )
 
 
 def result(side, best, number=0, *, rows="padded", kind="train", unit="sequences/s", others=0.0, **fields):
@@ -79,26 +62,6 @@ def test_sides_are_compared_round_by_round(compare):
     # The peer has a single dropout rate.
     without = "packed, dropout 0.1, 0, float32"
     assert table[step, without, "**bert_jax**"][2] == "PyTorch, compiled, padded: 6.40"
-
-
-def test_each_side_has_its_turn(made):
-    groups = list(made.groups())
-    turns = [turn.title for group in groups for turn in group]
-    assert [len(group) for group in groups] == [2, 3, 3, 4, 4, 6, 2, 1]
-    assert turns[:5] == [
-        "float32 products: bert_jax",
-        "float32 products: PyTorch",
-        "train base, 8 x 128: bert_jax",
-        "train base, 8 x 128: PyTorch, compiled",
-        "train base, 8 x 128: PyTorch",
-    ]
-    assert "forward base, 1 x 128: ONNX Runtime" in turns and "forward base, 32 x 128: bert_jax" in turns
-    assert turns[-1] == "records" and len(turns) == len(set(turns))
-    # Processes that are timed as a whole or store files are started anew in every round.
-    apart = [turn.title.split()[0] for group in groups for turn in group if not turn.stays]
-    assert set(apart) == {"first_step", "checkpoint", "records"} and len(apart) == 9
-    (folder,) = made.preparations()
-    assert {"--onnx", "8x128", "1x128", "32x128", "16x128"} <= set(folder.command)
 
 
 @pytest.mark.long

@@ -17,16 +17,7 @@ WORDS = [
 def vocabulary(tmp_path_factory):
     """The path of a vocab.txt that has every word of the corpus."""
     path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
-    tokens = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        *WORDS,
-        ".",
-        *(str(number) for number in range(60)),
-    ]
+    tokens = [*"[PAD] [UNK] [CLS] [SEP] [MASK]".split(), *WORDS, ".", *map(str, range(60))]
     path.write_text("\n".join(tokens) + "\n")
     return str(path)
 

@@ -30,16 +30,3 @@ def test_each_description_is_a_short_sentence_without_links():
     assert not {
         name: field.meaning for name, field in FIELDS.items() if not sentence.fullmatch(field.meaning)
     }
-
-
-def test_the_command_writes_the_tables(tmp_path):
-    page = tmp_path / "config.md"
-    blocks = (f"<!-- fields: {groups} -->\nold\n<!-- end -->\n" for groups in ("mesh eval", "tasks"))
-    page.write_text("before\n" + "between\n".join(blocks), encoding="utf-8")
-    config_reference.main(str(page))
-    text = page.read_text(encoding="utf-8")
-    assert text.startswith("before\n") and "\nbetween\n" in text and "\nold\n" not in text
-    assert re.search(r"\| `eval.batches` \| 0 \| yes \| .* Only in pre-training. \|", text)
-    assert "### Multilabel" not in text and re.search(
-        r"\| `pack` \| true \| no \| .* For classification, ", text
-    )

@@ -10,13 +10,6 @@ NOTEBOOK = pages.REPOSITORY / "docs" / "tutorials" / "bert_jax.ipynb"
 QUICK = {"STEPS": 20, "EPOCHS": 1}
 
 
-def test_a_line_of_the_shell_becomes_a_call():
-    source = 'n = 3\nif n:\n    !echo "{n}" \\\n      two\nx = n != 2\n'
-    names = {"shell": lambda command: names.setdefault("ran", command)}
-    exec(pages.as_python(source), names)
-    assert names["ran"] == 'echo "3" \\\n      two' and names["x"]
-
-
 def quick_cells():
     for name, source in pages.cells(NOTEBOOK):
         for constant, value in QUICK.items():

@@ -11,7 +11,7 @@ import signal
 import time
 
 import pytest
-from support import processes
+from support import fine_tuned, processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess, pytest.mark.timeout(7200)]
 
@@ -47,21 +47,9 @@ def given(tmp_path_factory, server):
 
 
 def finetune(given, workdir):
-    return [
-        "finetune",
-        "--config=finetune/classification",
-        f"--workdir={workdir}",
-        f"--config.init_from={given}/pretrained",
-        f"--config.data.train={given}/train.csv",
-        f"--config.data.eval={given}/dev.csv",
-        "--config.data.text_a=text",
-        "--config.data.label=label",
-        "--config.max_seq_length=32",
-        "--config.batch_size=16",
-        "--config.epochs=4",
-        "--config.eval.every=2",
-        "--config.checkpoint.every=2",
-    ]
+    flags = ("--config.max_seq_length=32", "--config.batch_size=16", "--config.epochs=4")
+    flags += ("--config.eval.every=2", "--config.checkpoint.every=2")
+    return fine_tuned.command(given, workdir, given / "pretrained", *flags)
 
 
 # The arguments of each command; it writes to OUT.

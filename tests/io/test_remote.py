@@ -7,7 +7,7 @@ import os
 import fsspec
 import numpy as np
 import pytest
-from support import processes, remote
+from support import fine_tuned, processes, remote
 
 from bert_jax import cli
 from bert_jax.io import files
@@ -105,20 +105,8 @@ def finetuned(bucket, pretrained, commands):
 
 
 def finetune(bucket, pretrained, name, *more):
-    return [
-        "finetune",
-        "--config=finetune/classification",
-        f"--workdir={bucket}/{name}",
-        f"--config.init_from={pretrained}",
-        f"--config.data.train={bucket}/task/train.csv",
-        f"--config.data.eval={bucket}/task/dev.csv",
-        "--config.data.text_a=text",
-        "--config.data.label=label",
-        "--config.max_seq_length=16",
-        "--config.batch_size=16",
-        "--config.epochs=2",
-        *more,
-    ]
+    flags = ("--config.max_seq_length=16", "--config.batch_size=16", "--config.epochs=2", *more)
+    return fine_tuned.command(f"{bucket}/task", f"{bucket}/{name}", pretrained, *flags)
 
 
 def test_vocabulary_and_records(bucket, records, run):

@@ -82,8 +82,9 @@ def test_losses_are_those_of_one_device(mesh_sizes):
 
 
 @pytest.mark.long
-def test_muon_on_a_mesh_is_that_of_one_device():
-    split, whole = (run(sizes, name="muon")[:2] for sizes in ((2, 2, 2), (1, 1, 1)))
+@pytest.mark.parametrize("mesh_sizes, shard", [((2, 2, 2), False), ((8, 1, 1), True)])
+def test_muon_is_that_of_one_device(mesh_sizes, shard):
+    split, whole = run(mesh_sizes, shard=shard, name="muon"), run((1, 1, 1), name="muon")
     states.assert_close_runs((split[0], split[1].params), (whole[0], whole[1].params))
 
 
@@ -107,12 +108,6 @@ def test_a_sharded_optimizer_takes_the_steps_of_a_whole_one(mesh_sizes, accumula
         for each in (sharded, state)
     ]
     assert held[0] < held[1] * (1 / mesh_sizes[0] + 0.01)
-
-
-@pytest.mark.long
-def test_muon_with_a_sharded_optimizer_is_that_of_one_device():
-    split, whole = run((8, 1, 1), shard=True, name="muon"), run((1, 1, 1), name="muon")
-    states.assert_close_runs((split[0], split[1].params), (whole[0], whole[1].params))
 
 
 def lowered(shard, accumulate_steps=1, reduce_dtype="float32"):

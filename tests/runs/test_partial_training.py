@@ -19,7 +19,6 @@ from bert_jax.checkpoint.leaves import flatten
 from bert_jax.inference.predictor import Predictor
 from bert_jax.parallel import placement, sharding
 from bert_jax.settings.run_config import AdapterConfig
-from bert_jax.training import optimizers
 from bert_jax.training.adapters import adapt
 from bert_jax.training.state import init_state
 from bert_jax.training.step import make_train_step
@@ -190,30 +189,3 @@ def test_a_step_of_pre_training(kind, mesh):
     # The gradient of A is 0 while B is 0. The gradient of the key's bias is always 0: softmax ignores it.
     still = {name for name in before if name.endswith("_lora_a")}
     assert before.keys() - still - {"encoder/layers/stack/layer/key/bias"} <= moved
-
-
-@pytest.mark.slow
-def test_what_is_trained_is_trained_as_if_nothing_were_frozen():
-    """In a step without clipping, trained parameters get the same updates, and frozen ones are sharded."""
-    task, mesh = tiny_task(num_hidden_layers=2), sharding.make_mesh(2, 2, 2)
-    batch = sharding.global_batch(packed_batch(rows=16), mesh)
-
-    def step_of(objective):
-        optimizer = optax.scale_by_adam()
-        state = init_state(objective, optimizer, mesh, 0)
-        shardings = jax.tree.map(lambda x: x.sharding, state)
-        step = make_train_step(objective, optimizer, lambda step: 0.01)
-        state, metrics = sharding.jit_train_step(step, mesh, shardings)(state, batch, np.uint32(3))
-        return objective.join(state.params, state.frozen), metrics, state
-
-    whole, expected, _ = step_of(task)
-    joined, metrics, state = step_of(optimizers.freeze(task, FREEZE))
-    init = jax.jit(lambda: sharding.unbox(task.init(jax.random.key(0, impl="threefry2x32"))))
-    whole, begun = flatten(whole), flatten(init())
-    assert float(metrics["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-6)
-    for name, x in flatten(joined).items():
-        frozen = x.shape[0] if "/embeddings/" in name else int("/layers/" in name)
-        np.testing.assert_allclose(x[:frozen], begun[name][:frozen], rtol=1e-6, atol=1e-7)
-        np.testing.assert_allclose(x[frozen:], whole[name][frozen:], rtol=1e-4, atol=1e-5)
-    specs = {name: x.sharding.spec for name, x in flatten(state.frozen).items()}
-    assert specs[f"params/{KERNEL}/axis0_0"] == jax.sharding.PartitionSpec(None, "fsdp", "tensor", None)
