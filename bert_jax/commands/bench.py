@@ -34,7 +34,6 @@ with epy.lazy_imports():
 
 
 def define_flags(define: Define) -> None:
-    """Defines the flags."""
     config_flag.add(define, "bench")
     define.integer("batch_size", "Rows per step. Default: the config's.")
     define.integer("seq_length", "Tokens per synthetic row.", 128)
@@ -50,7 +49,6 @@ def define_flags(define: Define) -> None:
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
-    """Runs the command."""
     shared.at_least(flags, steps=1, seq_length=1, batch_size=1)
     if flags.batch_size is not None:
         flags.config.batch_size, flags.config.batch_ramp = flags.batch_size, ""

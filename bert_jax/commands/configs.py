@@ -34,14 +34,12 @@ _VALUES_WIDTH = 44  # width of the column of names and values
 
 
 def define_flags(define: Define) -> None:
-    """Defines the flags."""
     define.boolean(
         "fields", "Print the fields of the config with values and descriptions, instead of the file."
     )
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
-    """Runs the command."""
     if not args:
         shared.check_unused(flags, ["fields"], "the list of configs")
         names = config_files.names()

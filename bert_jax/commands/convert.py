@@ -41,7 +41,6 @@ CHANGES = ("vocab", "add_tokens", "pad_vocab_to", "positions", "layers", "dtype"
 
 
 def define_flags(define: Define) -> None:
-    """Defines the flags."""
     define.string("input", f"Model: {shared.MODEL}.", required=f"PATH, the model: {shared.MODEL}")
     define.string("output", "Directory to write.", required="DIR, a new directory")
     define.overwrite()
@@ -84,7 +83,6 @@ def define_flags(define: Define) -> None:
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
-    """Runs the command."""
     choices = (*formats.FORMATS, *EXPORTS)
     check_flag("to", flags.to, flags.to in choices, f"one of {', '.join(choices)}")
     to_huggingface = flags.to == "huggingface"

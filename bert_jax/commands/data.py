@@ -32,7 +32,6 @@ _HIGH_UNDECODABLE_SHARE = 0.001  # bytes per token; text from the web always has
 
 
 def define_flags(define: Define) -> None:
-    """Defines the flags."""
     define.options(settings.Options)
     define.overwrite()
     define.integer("workers", "Number of processes. 0: one per core.", 0)
@@ -44,7 +43,6 @@ def define_flags(define: Define) -> None:
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
-    """Runs the command."""
     shared.at_least(flags, workers=0)
     options = read_options(flags, settings.Options)
     processes = flags.workers or max(1, int(host.usable_cores()))

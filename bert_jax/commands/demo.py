@@ -20,13 +20,11 @@ with epy.lazy_imports():
 
 
 def define_flags(define: Define) -> None:
-    """Defines the flags."""
     define.string("workdir", "Directory for all files. Default: demo, or demo-quick with --quick.")
     define.boolean("quick", "Run a few steps of each command, as a check; the model learns nothing.")
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
-    """Runs the command."""
     workdir = flags.workdir or ("demo-quick" if flags.quick else "demo")
     check_flag("workdir", workdir, not files.is_remote(workdir), "a local directory")
     try:

@@ -49,12 +49,10 @@ class Check(NamedTuple):
 
 
 def define_flags(define: Define) -> None:
-    """Defines the flags."""
     define.string("workdir", "Directory that a run will write to, such as gs://bucket/runs.", ".")
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
-    """Runs the command."""
     checks = [
         *check_packages(),
         *check_backend(probe_in_child(), accelerators()),

@@ -31,7 +31,6 @@ with epy.lazy_imports():
 
 
 def define_flags(define: Define) -> None:
-    """Defines the flags."""
     shared.add_model(define)
     define.string(
         "input",
@@ -76,7 +75,6 @@ def define_flags(define: Define) -> None:
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
-    """Runs the command."""
     layers = shared.layers(flags)
     shared.check_one(flags, "prompt", "prefix", required=False)
     embedding.check_output(flags.output, flags.pooling or "", flags.overwrite)

@@ -29,7 +29,6 @@ with epy.lazy_imports():
 
 
 def define_flags(define: Define) -> None:
-    """Defines the flags."""
     config_flag.add(define, "estimate")
     define.string(
         "topology",
@@ -49,7 +48,6 @@ def define_flags(define: Define) -> None:
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
-    """Runs the command."""
     shared.at_least(flags, slices=1, seq_length=1, price_per_chip_hour=0)
     chips = hardware.parse_topology(flags.topology, flags.slices)
     if isinstance(chips, hardware.Hosts):  # their step time is not estimated

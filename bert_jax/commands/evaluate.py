@@ -60,7 +60,6 @@ _USED = {
 
 
 def define_flags(define: Define) -> None:
-    """Defines the flags."""
     shared.add_finetuned(
         define,
         "for one table",
@@ -94,7 +93,6 @@ def define_flags(define: Define) -> None:
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
-    """Runs the command."""
     modes = [name for name in _USED if name != "input" and flags[name].value]
     shared.check_one(flags, *(modes or _USED))
     mode = modes[0] if modes else "input"

@@ -25,14 +25,12 @@ ARGUMENTS = "[TEXT ...]"
 
 
 def define_flags(define: Define) -> None:
-    """Defines the flags."""
     shared.add_model(define)
     define.integer("top", "Number of candidates per [MASK].", 5)
     define.json()
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
-    """Runs the command."""
     shared.at_least(flags, top=1)
     texts = args or [line for line in text_files.lines("-") if line.strip()]
     compiler_options.enable_compilation_cache()

@@ -36,7 +36,6 @@ with epy.lazy_imports():
 
 
 def define_flags(define: Define) -> None:
-    """Defines the flags."""
     shared.add_run(define, "finetune", "checkpoints, metrics and predictions", _short)
     define.required["config"] += " or --train=FILE"
     define.string("model", f"Model to start from: {shared.MODEL}. Short for --config.init_from.")
@@ -60,7 +59,6 @@ def define_flags(define: Define) -> None:
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
-    """Runs the command."""
     fit_options = shared.start_processes(flags)
     log = distributed.log_of_primary(print)
     command = command_line("finetune", flags)

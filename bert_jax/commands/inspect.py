@@ -42,7 +42,6 @@ ARGUMENTS = "[PATH ...]"
 
 
 def define_flags(define: Define) -> None:
-    """Defines the flags."""
     define.json()
     define.string(
         "vocab",
@@ -52,7 +51,6 @@ def define_flags(define: Define) -> None:
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
-    """Runs the command."""
     sound = True
     for path in args or ["."]:
         report = inspect(path, flags.vocab)

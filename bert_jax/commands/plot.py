@@ -35,7 +35,6 @@ _OF_ATTENTION = ("text", "text_b", "layer", "head")
 
 
 def define_flags(define: Define) -> None:
-    """Defines the flags."""
     define.string("workdir", "Work directory to plot, or comma-separated ones to compare.")
     define.string("model", f"Model whose attention to plot: {shared.MODEL}.")
     define.string("text", "Text whose attention to plot.")
@@ -50,7 +49,6 @@ def define_flags(define: Define) -> None:
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
-    """Runs the command."""
     shared.check_one(flags, "workdir", "model")
     if flags.model:
         return _attention(flags)

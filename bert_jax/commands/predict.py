@@ -43,7 +43,6 @@ _NOT_FOR_LINES = ("output", "overwrite", "format")
 
 
 def define_flags(define: Define) -> None:
-    """Defines the flags."""
     shared.add_finetuned(
         define,
         "for a .zip",
@@ -67,7 +66,6 @@ def define_flags(define: Define) -> None:
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
-    """Runs the command."""
     shared.check_one(flags, "workdir", "model")
     shared.check_one(flags, "input", "split")
     if flags.input == "-":

@@ -24,13 +24,11 @@ with epy.lazy_imports():  # these import jax, which the command's help does not 
 
 
 def define_flags(define: Define) -> None:
-    """Defines the flags."""
     shared.add_run(define, "pretrain", "checkpoints, metrics and the resolved config")
     define.boolean("allow_changes", "Resume although the config, the records or the vocabulary have changed.")
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
-    """Runs the command."""
     fit_options = shared.start_processes(flags)
     compiler_options.enable_compilation_cache(flags.workdir)
     explicit = config_flag.overridden(flags, "model.")

@@ -56,7 +56,6 @@ _OF_NEGATIVES = ("text", "output", "negatives", "margin")
 
 
 def define_flags(define: Define) -> None:
-    """Defines the flags."""
     define.string("index", "Directory of the index, to create or to search.")
     define.string("model", f"Model: {shared.MODEL}. Default: the index's.")
     shared.add_dtype(define)
@@ -79,7 +78,6 @@ def define_flags(define: Define) -> None:
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
-    """Runs the command."""
     shared.at_least(flags, top=1, negatives=1)
     shared.check_one(flags, "index", "input")
     unused, use = (_OF_SEARCH, "--input") if flags.input else (_OF_NEGATIVES, "--index")

@@ -44,7 +44,6 @@ _GRACE_SECONDS = 30
 
 
 def define_flags(define: Define) -> None:
-    """Defines the flags."""
     define.string("model", f"Model for /embed, /fill-mask and /predict: {shared.MODEL}.")
     define.string("workdir", "Work directory of `bert-jax finetune`, for /predict.")
     shared.add_dtype(define)
@@ -54,7 +53,6 @@ def define_flags(define: Define) -> None:
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
-    """Runs the command."""
     if not flags.workdir:
         shared.check_given(flags, ["model"], "serve without --workdir")
     shared.at_least(flags, batch_size=1, port=0)

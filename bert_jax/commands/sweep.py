@@ -31,7 +31,6 @@ with epy.lazy_imports():
 
 
 def define_flags(define: Define) -> None:
-    """Defines the flags."""
     define.string(
         "experiment",
         "Experiment: a name from `bert-jax configs`, or a Python file.",
@@ -56,7 +55,6 @@ def define_flags(define: Define) -> None:
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
-    """Runs the command."""
     experiment = sweep.load_experiment(flags.experiment)
     given = {name: value for name in ("seeds", "budget") if (value := flags[name].value) is not None}
     experiment = dataclasses.replace(experiment, **given)

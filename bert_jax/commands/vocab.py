@@ -28,12 +28,10 @@ _HIGH_UNKNOWN_RATE = 0.01
 
 
 def define_flags(define: Define) -> None:
-    """Defines the flags."""
     define.options(vocabulary.Options)
 
 
 def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
-    """Runs the command."""
     options = read_options(flags, vocabulary.Options)
     begun = time.monotonic()
     with Progress() as progress:
