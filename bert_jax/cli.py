@@ -10,8 +10,6 @@ Exit codes:
   143  another command stopped by SIGTERM; no partial output is left
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

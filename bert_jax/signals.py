@@ -8,8 +8,6 @@ to Python.
 This module does not import JAX, so that signals are handled before JAX is imported.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Builds a record directory from text, for `bert-jax data`."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import dataclasses

@@ -5,8 +5,6 @@ et al. 2019, multilingual BERT: 0.7; Conneau et al. 2020, XLM-R: 0.3). Documents
 repeated.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re

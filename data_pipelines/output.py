@@ -1,7 +1,5 @@
 """Locks and fills the output directory of a build, so that one process at a time writes to it."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

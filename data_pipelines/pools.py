@@ -5,8 +5,6 @@ Beam, each stage is one pipeline. The stages exchange data through files, so eve
 and the output directory under the same names: in an object store (gs://...), or on a shared disk.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import functools

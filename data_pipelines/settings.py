@@ -1,7 +1,5 @@
 """Defines the flags of `bert-jax data`, and the settings in the manifest of records."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -4,8 +4,6 @@ A key is a 64-bit hash of the document's name, so a range of keys is a random sa
 of documents is such a range, and is contiguous in every run.
 """
 
-from __future__ import annotations
-
 import array
 import hashlib
 import itertools

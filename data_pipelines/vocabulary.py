@@ -4,8 +4,6 @@ The text is a sample of a corpus. Part of it is held out to measure the vocabula
 text, the options and the versions of the libraries, not on the number of cores.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import io

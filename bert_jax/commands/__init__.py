@@ -1,4 +1,5 @@
-"""One module a command: `define_flags(flag_values)` and `run(flags, args)`.
+"""One module for each command; `bert_jax.cli` imports the module of the command that is called.
 
-`bert_jax.cli` imports the one that is called. The docstring's first line is the command's help.
+`define_flags(define)` defines the flags, and `run(flags, args)` runs the command and returns the exit code,
+0 by default. The first line of the module's docstring is the command's help.
 """

@@ -10,8 +10,6 @@ Pass a name, or a copy that you changed, to pretrain, finetune, estimate or benc
 `--config.FIELD=VALUE` sets, with their values and descriptions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -7,8 +7,6 @@ google-research/bert's create_pretraining_data does. Records depend on the text,
 but not on --workers. Run the same command again to resume.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from typing import Any

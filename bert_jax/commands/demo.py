@@ -5,8 +5,6 @@
 It downloads nothing and prints each command that it runs. Run the same command again to resume.
 """
 
-from __future__ import annotations
-
 from absl import flags as absl_flags
 from etils import epy
 

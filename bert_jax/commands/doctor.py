@@ -3,8 +3,6 @@
 The exit code is 1 if there is a problem, and 0 otherwise, even with warnings.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os

@@ -10,8 +10,6 @@ Each line of the input, even a blank one, or each row of a table is a text. The 
 Files of any length are streamed in bounded memory, except to .safetensors, which is written at the end.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 

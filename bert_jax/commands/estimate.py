@@ -9,8 +9,6 @@ clone for TPUs, '.[estimate-gpu]' for NVIDIA GPUs) and analyzes the program. It 
 are estimates. For GPUs, it gives only bounds of the step time.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

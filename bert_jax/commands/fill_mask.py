@@ -5,8 +5,6 @@
 Without TEXT, the command reads lines from standard input.
 """
 
-from __future__ import annotations
-
 import json
 
 from absl import flags as absl_flags

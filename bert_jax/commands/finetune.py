@@ -14,8 +14,6 @@ and a model card. Run the same command again to resume. --seeds=5 runs five time
 standard deviation; --grid tries several values of a field.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Callable

@@ -6,8 +6,6 @@ The records come from `bert-jax data`, or from google-research/bert's create_pre
 (--config.data.vocab names their vocabulary). Run the same command again to resume.
 """
 
-from __future__ import annotations
-
 import os
 
 from absl import flags as absl_flags

@@ -7,8 +7,6 @@ otherwise: [PAD], [UNK], [CLS], [SEP], [MASK], or for BPE RoBERTa's order, CLS, 
 corpora are sampled to bound memory. The result depends only on the text and the flags.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 

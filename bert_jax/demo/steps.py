@@ -5,8 +5,6 @@ are held out of pre-training, and the task is made from them: to restore commas 
 in transcripts of speech, which needs no labels.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import random
 import shlex

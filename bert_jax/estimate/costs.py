@@ -1,7 +1,5 @@
 """The cost of a compiled step on a chip: traffic with other chips, time, bytes of memory and FLOPs."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import math

@@ -1,7 +1,5 @@
 """TPUs and GPUs that a step can be estimated for: data sheets, and descriptions of devices to compile for."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.metadata
 import importlib.util

@@ -1,7 +1,5 @@
 """Parses a compiled program's HLO text into computations of instructions, with execution counts."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

@@ -1,7 +1,5 @@
 """Computes the complete estimate of a train step, as a dict that can be written as JSON, and as text."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

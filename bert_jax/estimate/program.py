@@ -1,7 +1,5 @@
 """Compiles the train step of a pre-training config for devices that need not be attached."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import time

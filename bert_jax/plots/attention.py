@@ -1,7 +1,5 @@
 """Plots the attention between the tokens of a text, with one square per head."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 

@@ -1,7 +1,5 @@
 """Shared by all plots: figures without pyplot, so that the caller's backend is not changed, and colors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from etils import epy

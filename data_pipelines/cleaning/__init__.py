@@ -4,8 +4,6 @@ A step is a function from a document to an `Outcome`: the cleaned document or No
 reasons. The steps that compare documents with each other are in module `duplicates`.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import functools

@@ -10,8 +10,6 @@ The document with the smallest key of each group is kept; among equal keys, the 
 result therefore does not depend on the workers or on the ranges into which the corpus was split.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools

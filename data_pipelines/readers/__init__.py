@@ -6,8 +6,6 @@ cleaned while it is read: undecodable bytes become U+FFFD, and control character
 `read_documents` count both.
 """
 
-from __future__ import annotations
-
 import bisect
 import collections
 import dataclasses

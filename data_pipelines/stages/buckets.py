@@ -1,7 +1,5 @@
 """Divides the documents into held-out and training documents, and each of these into buckets."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

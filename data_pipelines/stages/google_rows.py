@@ -4,8 +4,6 @@ The instances equal google-research/bert's (create_pretraining_data.py): the sam
 in the same order.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import random

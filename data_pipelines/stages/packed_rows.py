@@ -1,7 +1,5 @@
 """Makes rows of the packed schema: sequences are packed into rows by best fit, in a bounded window."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Iterable, Iterator

@@ -3,8 +3,6 @@
 Next-sentence pairs use the same random numbers as google-research/bert (create_pretraining_data.py).
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Divides rows among the final record files."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools
