@@ -91,12 +91,7 @@ def is_full(error: Exception) -> bool:
 
 @contextlib.contextmanager
 def optional_imports(extra: str) -> Iterator[None]:
-    """Imports modules of an extra of setup.py lazily; a missing module raises a UserError at its first use.
-
-    Example:
-        with optional_imports("onnx"):
-            import onnx
-    """
+    """Imports modules of an extra of setup.py lazily; a missing one raises a UserError at its first use."""
 
     def on_error(error: Exception) -> None:
         if name := getattr(error, "name", None):

@@ -32,11 +32,7 @@ class Language:
 
 
 def divide(inputs: Sequence[str], exclude: str = "") -> list[Language]:
-    """Returns the languages of a corpus, one for each input; see `readers.list_inputs` for the arguments.
-
-    Raises:
-        UserError: there is only one input, an input has no text, or a file is in two of them.
-    """
+    """Returns the languages of a corpus, one for each input; see `readers.list_inputs` for the arguments."""
     if len(inputs) == 1:
         raise UserError(f"--sampling_exponent needs an --input for each language; found only {inputs[0]}")
     owners: dict[str, str] = {}

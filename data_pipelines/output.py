@@ -60,10 +60,6 @@ def claimed(directory: str, settings: dict[str, Any], overwrite: bool = False) -
     """Creates and locks the folder for unfinished work in the output directory, and yields its path.
 
     With `overwrite`, unfinished work with other settings, and another vocabulary, are replaced.
-
-    Raises:
-        UserError: another process writes to the directory, it holds other files, or its unfinished work has
-            other settings.
     """
     unfinished = os.path.join(directory, UNFINISHED)
     begun_with = settings | {"made_by": f"bert-jax {bert_jax.__version__}, {_FORM}"}

@@ -54,11 +54,7 @@ def documents() -> list[Document]:
 
 
 def write_corpus(directory: str | os.PathLike, corpus: Sequence[Document] | None = None) -> list[str]:
-    """Writes topics.txt and modules.txt in the format `text`; `corpus` is `documents()` by default.
-
-    Returns:
-        The paths of the files.
-    """
+    """Writes topics.txt and modules.txt in the format `text`, and returns their paths."""
     corpus = documents() if corpus is None else corpus
     os.makedirs(directory, exist_ok=True)
     paths = []

@@ -156,11 +156,7 @@ class Options(CorpusOptions):
     def sentence_languages(
         self, paths: Sequence[str], divided: Sequence[languages.Language] = ()
     ) -> list[str]:
-        """Returns the languages whose rules split the text: of each of `divided`, or one for all text.
-
-        Raises:
-            UserError: --sentence_language is given, and there is nothing to split.
-        """
+        """Returns the languages whose rules split the text: of each of `divided`, or one for all text."""
         if readers.presplit(paths, self.input_format):
             language, expected = self.sentence_language, f"no value with --input_format={self.input_format}"
             check_flag("sentence_language", language, not language, expected)

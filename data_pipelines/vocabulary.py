@@ -326,9 +326,6 @@ def sample(options: Options, sample_bytes: int, progress: Progress) -> list[Part
     `sampling_exponent`: 1 keeps the proportions, and multilingual BERT uses 0.7. An input that is smaller
     than its share is used several times; the input with the most text for its share is used once. The sample
     of all inputs together has `sample_bytes`.
-
-    Raises:
-        UserError: there is no text, or a file is in two of the inputs.
     """
     exponent = options.sampling_exponent
     if exponent == 1:

@@ -67,11 +67,10 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
 def measure(
     config: pretrain_config.PretrainConfig, rows: str, length: int, steps: int, dataset: Any = None
 ) -> dict[str, Any]:
-    """Times the train step of a pre-training config on a synthetic batch, and with a dataset also on records.
+    """Returns a JSON object: `rows`, `config`, `benchmark.environment()`, and times of the train step.
 
-    Returns:
-        A JSON object: `train_step` (see `benchmark.time_train_step`), with a dataset also
-        `train_step_on_records` and `loader`; `rows`, `config` and `benchmark.environment()`.
+    `train_step` is on a synthetic batch; see `benchmark.time_train_step`. With a dataset, it also has
+    `train_step_on_records` and `loader`.
     """
     vocab_size = config.model.vocab_size or (
         dataset.vocab_size if dataset else model_config.EncoderConfig.vocab_size

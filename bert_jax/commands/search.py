@@ -119,11 +119,7 @@ def _search(flags: absl_flags.FlagValues) -> None:
 
 
 def _existing(flags: absl_flags.FlagValues) -> search.Index | None:
-    """Returns the index in the directory; None if there is none, or if it has to be built again.
-
-    Raises:
-        UserError: there is no index, and no corpus or model, or the index was made from another corpus.
-    """
+    """Returns the index in the directory; None if there is none, or if it has to be built again."""
     exists = files.exists(os.path.join(flags.index, search.INDEX))
     if not exists or (flags.corpus and flags.overwrite):  # also one that is damaged
         shared.check_given(flags, ("corpus", "model"), f"a new index in {flags.index}")

@@ -82,11 +82,7 @@ def add_reranker(define: Define) -> None:
 
 
 def load_reranker(flags: absl_flags.FlagValues, candidates: int = 100) -> search.Reranker | None:
-    """Returns the model of --rerank, which reranks `candidates` documents per query; None without the flag.
-
-    Raises:
-        UserError: the model does not score pairs.
-    """
+    """Returns the model of --rerank, which reranks `candidates` documents per query; None without it."""
     if not flags.rerank:
         return None
     options = {"log": progress.log, "dtype": flags.dtype, "columns": {"text_b": "text_b"}}
@@ -221,13 +217,9 @@ def push_run(flags: absl_flags.FlagValues, workdir: str, log: Callable[[str], No
 
 
 def start_processes(flags: absl_flags.FlagValues) -> dict[str, Any]:
-    """Joins the other processes of the run, if there are any.
+    """Joins the other processes of the run, if there are any; see `distributed.start` for errors.
 
-    Returns:
-        The arguments of the training loop that flags set: `stall_timeout` and `profile_steps`.
-
-    Raises:
-        UserError, ClusterError, Preempted: see `distributed.start`; UserError, too, if a flag is not valid.
+    Returns the arguments of the training loop that flags set: `stall_timeout` and `profile_steps`.
     """
     if flags.push_to:
         model_card.check_name(flags.push_to)

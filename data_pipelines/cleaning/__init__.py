@@ -84,12 +84,7 @@ class Settings:
 
 
 def parse(clean: str, values: dict[str, Any]) -> Settings | None:
-    """Returns the settings given by --clean and `values` of FLAG_STEPS; None if --clean names no step.
-
-    Raises:
-        UserError: a step is unknown, a flag is given without its step, a value is invalid, or a package is
-            not installed.
-    """
+    """Returns the settings given by --clean and `values` of FLAG_STEPS; None if --clean names no step."""
     names = set(comma_lists.names(clean))
     flags = {name: value for name, value in values.items() if value is not None}
     settings = Settings(tuple(step for step in STEPS if step in names), **flags)

@@ -100,11 +100,7 @@ def presplit(paths: Sequence[str], name: str) -> bool:
 
 
 def resolve_format(paths: Sequence[str], name: str, text_field: str) -> str:
-    """Returns the format in which the inputs are read: `name`, or for AUTO the one that the suffixes imply.
-
-    Raises:
-        UserError: the suffixes do not imply one format, or a text field is given and has no effect.
-    """
+    """Returns the format in which the inputs are read: `name`, or for AUTO the one that suffixes imply."""
     if name == AUTO:
         others = [path for path in paths if not (path.startswith(tfds.PREFIX) or columnar.is_columnar(path))]
         suffixes = {files.suffix(compression.strip_suffix(path)): path for path in others}

@@ -68,9 +68,6 @@ def read_csv(
     """Yields the documents of the rows of a file; the first row names the columns.
 
     Quotes delimit fields, which may contain newlines (RFC 4180). In .tsv files, tabs separate the fields.
-
-    Raises:
-        UserError: the file has no column for the text, a quote is left open, or a line is too long.
     """
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST))
     is_tsv = compression.strip_suffix(range_.path).lower().endswith(".tsv")
