@@ -34,13 +34,7 @@ class Built(NamedTuple):
     already_done: bool  # the records were already finished
 
 
-def build(
-    options: Options,
-    workers: int = 1,
-    progress: Progress | None = None,
-    beam_args: str = "",
-    overwrite: bool = False,
-) -> Built:
+def build(options: Options, workers: int = 1, beam_args: str = "", overwrite: bool = False) -> Built:
     """Builds a record directory, or resumes an interrupted build.
 
     The files depend only on the inputs, the vocabulary and `options`, not on the workers or on interruptions.
@@ -48,7 +42,6 @@ def build(
     Args:
         options: the options of the build.
         workers: the number of local processes.
-        progress: shows the progress; None creates one.
         beam_args: the arguments of Apache Beam pipelines that run the build; "" for local processes.
         overwrite: whether records with other settings are replaced, once the new records are finished.
 
@@ -58,7 +51,6 @@ def build(
     """
     options.check()
     tokenizer = options.tokenizer()
-    progress = progress or Progress()
     try:
         paths = readers.list_inputs(options.input, options.output)
         own = (options.vocab, *(os.path.join(options.vocab, name) for name in tokenization.FILE_NAMES))
@@ -69,7 +61,7 @@ def build(
         pool = pools.LocalPool(workers)
         if beam_args:
             pool = pools.BeamPool(beam_args, f"{files.absolute(options.output).rstrip('/')}-beam")
-        with progress, pool:
+        with Progress() as progress, pool:
             return _Build(options, tokenizer, paths, pool, progress).run(overwrite)
     except (KeyboardInterrupt, Preempted) as stop:
         unfinished = os.path.join(options.output, UNFINISHED)
