@@ -61,13 +61,9 @@ def check_leaves(
     wanted: Mapping[str, jax.ShapeDtypeStruct],
     same_names: bool = False,
 ) -> None:
-    """Raises a UserError if a leaf that is both saved and requested has another shape.
+    """Raises a UserError, which names the checkpoint, if a leaf both saved and requested has another shape.
 
-    Args:
-        path: the checkpoint, for the message.
-        saved: the leaves of the checkpoint.
-        wanted: the leaves that are requested.
-        same_names: whether the names and dtypes have to be the same, too.
+    With `same_names`, the names and dtypes have to be the same, too.
     """
     both = [name for name in wanted if name in saved]
     differing = [
@@ -90,19 +86,11 @@ def check_leaves(
 def select_params(
     source: str, stored: Mapping[str, np.ndarray | jax.Array], abstract_params: PyTree
 ) -> tuple[dict, Report]:
-    """Selects the parameters that a model and a checkpoint share.
+    """Returns the nested dict of the parameters that a checkpoint and a model share, and the report.
 
-    Args:
-        source: the checkpoint, for messages.
-        stored: its parameters by name.
-        abstract_params: nested dict of jax.ShapeDtypeStruct, the parameters of the model. Parameters without
-            a sharding are placed on the default device; parameters stored with another dtype are cast.
-
-    Returns:
-        The nested dict of the parameters, without the new ones, and the report.
-
-    Raises:
-        UserError: a shape differs, or there is no common parameter.
+    `stored` are the parameters of the checkpoint `source` by name, and `abstract_params` a nested dict of
+    jax.ShapeDtypeStruct. Parameters without a sharding are placed on the default device; parameters stored
+    with another dtype are cast. It raises UserError if a shape differs, or if there is no common parameter.
     """
     wanted = flatten(abstract_params)
     check_leaves(source, stored, wanted)

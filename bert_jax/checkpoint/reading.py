@@ -41,7 +41,7 @@ from bert_jax.parallel import collective
 _Result = TypeVar("_Result")
 
 METADATA_KEY = "bert_jax"
-WRITTEN_LAST = ("commit_success.txt", "files.json")  # older versions wrote the second
+WRITTEN_LAST = "commit_success.txt"  # by orbax in a step on gs://
 FROZEN = "frozen"  # the directory of the parameters that all steps share, and their name in a state
 _STEP = re.compile("0|[1-9][0-9]{0,9}")
 # The errors of a damaged file: exceptions of orbax's own files, and messages of TensorStore.
@@ -82,10 +82,8 @@ def agree(read: Callable[[], _Result]) -> _Result:
 class Step:
     """A step, or the frozen parameters of a run, whose metadata can be read.
 
-    Attributes:
-        path: its directory.
-        own: the leaves in it.
-        shared: the frozen parameters in the directory next to it, as they were when the step was saved.
+    `own` are the leaves in its directory, and `shared` the frozen parameters in the directory next to it, as
+    they were when the step was saved.
     """
 
     path: str
@@ -127,9 +125,8 @@ class Step:
     def read(self, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
         """Returns the arrays that `wanted` names, verified and in its order.
 
-        Raises:
-            Damaged: the step cannot be trusted.
-            UserError: the frozen parameters cannot be read.
+        It raises Damaged if the step cannot be trusted, and UserError if the frozen parameters cannot be
+        read.
         """
         own = {name: x for name, x in wanted.items() if name not in self.shared}
         shared = {name: x for name, x in wanted.items() if name in self.shared}
@@ -162,11 +159,7 @@ def _on_one_device(leaves: Mapping[str, Leaf]) -> dict[str, jax.ShapeDtypeStruct
 
 
 def absolute(path: files.PathLike) -> str:
-    """Returns the absolute path of checkpoints, which orbax requires, or their URL.
-
-    Raises:
-        UserError: orbax and TensorStore have no client for the URL.
-    """
+    """Returns the absolute path of checkpoints or their URL; raises UserError if orbax cannot open it."""
     checks.check_checkpoint_place(path)
     return files.absolute(path)
 
@@ -199,12 +192,9 @@ def is_step(name: str) -> bool:
 def is_committed(step: str) -> bool:
     """True if a step was written completely. Except on gs://, its name proves that.
 
-    gs:// cannot rename a directory, so there a file that is written last must exist. A step that an older
-    version wrote to a disk, and that was copied to gs://, has only `files.json`.
+    gs:// cannot rename a directory, so there a file that is written last must exist.
     """
-    if files.scheme(step) != "gs":
-        return True
-    return any(files.exists(os.path.join(step, name)) for name in WRITTEN_LAST)
+    return files.scheme(step) != "gs" or files.exists(os.path.join(step, WRITTEN_LAST))
 
 
 @functools.cache
@@ -275,10 +265,8 @@ def one_line(error: BaseException) -> str:
 def parameter_names(path: files.PathLike) -> frozenset[str]:
     """Returns the names of the parameters in a checkpoint, trained and frozen, without reading any array.
 
-    All processes have to call it, and process 0 reads them: others may see the checkpoint later.
-
-    Args:
-        path: see `load_params`. If there is no intact checkpoint, the result is empty.
+    The result is empty if there is no intact checkpoint. All processes have to call it, and process 0 reads
+    the names: others may see the checkpoint later. For `path`, see `load_params`.
     """
 
     def names() -> list[str]:
@@ -296,8 +284,7 @@ def parameter_names(path: files.PathLike) -> frozenset[str]:
 def verify(path: files.PathLike) -> dict[str, Leaf]:
     """Reads a whole step onto one device, verifies its checksums, and returns its leaves.
 
-    Raises:
-        UserError: a file or a leaf differs from what was saved; the message names it.
+    It raises UserError, which names the file or leaf, if one differs from what was saved.
     """
     try:
         step = Step.open(absolute(path))
@@ -310,10 +297,9 @@ def verify(path: files.PathLike) -> dict[str, Leaf]:
 def load_state(
     path: files.PathLike, abstract_state: PyTree | Callable[[Mapping[str, Leaf]], PyTree], *, log=print
 ) -> tuple[str, PyTree]:
-    """Restores a state of another run; see `load_params` and `read_state` for the arguments and errors.
+    """Restores a state of another run, and returns the step directory that was read and the state.
 
-    Returns:
-        The step directory that was read, and the state.
+    For the arguments and errors, see `load_params` and `read_state`.
     """
     return _read_newest(path, lambda step: (step, read_state(step, abstract_state)), log)
 
@@ -337,12 +323,9 @@ def load_params(path: files.PathLike, abstract_params: PyTree, *, log=print) -> 
 def read_stored(
     path: files.PathLike, *, log=print
 ) -> tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Reads the trained and the frozen parameters of a checkpoint as they are stored; see `assemble`.
+    """Returns the step directory that was read, and its trained and frozen parameters as stored, by name.
 
-    See `load_params` for the arguments and errors.
-
-    Returns:
-        The step directory that was read, and the arrays of both by name.
+    For the arguments and errors, see `load_params`. `assemble` makes the model's parameters of them.
     """
     source, arrays = _read_newest(path, _read_params, log)
     trained, frozen = (

@@ -47,25 +47,17 @@ _DIVIDED = 1 << 20  # bytes; several devices share the writing of a replicated a
 
 
 class Checkpointer:
-    """Saves and restores the states of one run under `directory`.
+    """Saves and restores the states of one run under `directory`, a local path, gs:// or s3://.
 
     The caller must hold the lock of the work directory (`workdir.WorkDir`), since two checkpointers on one
     directory would overwrite each other's files. All processes must make the same calls; process 0 changes
-    the directory. Partly saved or partly deleted steps of a killed run are removed first. The directory is
-    listed only at the start, because listing a bucket in each save would stall the steps.
+    the directory, which is made if it is missing. Partly saved or partly deleted steps of a killed run are
+    removed first. The directory is listed only at the start, because listing a bucket in each save would
+    stall the steps.
 
-    Args:
-        directory: the directory of the steps, created if missing. A local path, gs:// or s3://.
-        keep: the number of newest steps to keep.
-        keep_every: steps that are a multiple of this number are never deleted; 0 means none.
-        log: called with one line when a damaged step is renamed.
-        waiting: returns the context in which to save, or to wait for the end of a save, which may take long.
-
-    Attributes:
-        path: the absolute path of the directory.
-
-    Raises:
-        OSError: the directory cannot be made.
+    The newest `keep` steps are kept, and steps that are a multiple of `keep_every`; 0 means none. `log` is
+    called with one line when a damaged step is renamed. `waiting` returns the context in which to save, or to
+    wait for the end of a save, which may take long. `path` is the absolute path of the directory.
     """
 
     def __init__(
@@ -105,14 +97,8 @@ class Checkpointer:
     def save(self, step: int, state: PyTree) -> None:
         """Starts to save `state` and returns once it is copied to the host, so that the caller may donate it.
 
-        Waits for the previous save first. An existing step is not overwritten.
-
-        Args:
-            step: the step number, which becomes the name of the directory.
-            state: pytree of jax.Array, all on the same devices with any sharding.
-
-        Raises:
-            StorageError: the previous save failed.
+        It waits for the previous save first, and raises StorageError if that failed. An existing step is not
+        overwritten. The arrays of the state are all on the same devices, with any sharding.
         """
         with self._waiting():
             self.wait()
@@ -149,11 +135,7 @@ class Checkpointer:
         self._orbax.save(path, args=arguments, custom_metadata={METADATA_KEY: described})
 
     def _save_frozen(self, leaves: dict[str, jax.Array]) -> dict[str, dict]:
-        """Writes the frozen parameters next to the steps, unless an earlier step has done so.
-
-        Returns:
-            The description of the frozen parameters that each step records.
-        """
+        """Returns descriptions of the frozen parameters, after writing them unless an earlier step did."""
         described = _describe(leaves)
         path = os.path.join(self.path, FROZEN)
         if self._has_frozen is None:
@@ -211,19 +193,11 @@ class Checkpointer:
     # Restoring
 
     def restore_latest(self, abstract_state: PyTree) -> tuple[int, PyTree] | None:
-        """Restores the newest step that is intact. None if no step was ever saved.
+        """Restores the newest step that is intact, as its number and state. None if no step was ever saved.
 
         A newer step that is damaged is renamed to `bad-STEP`, never deleted, and the number of lost steps is
-        logged.
-
-        Args:
-            abstract_state: see `reading.read_state`.
-
-        Returns:
-            The step number and the state, or None.
-
-        Raises:
-            UserError: the steps have another structure, shape or dtype; or no step is intact.
+        logged. It raises UserError if the steps have another structure, shape or dtype, or if no step is
+        intact. For `abstract_state`, see `reading.read_state`.
         """
         lost: list[int] = []
         for step in reversed(self.agreed_steps()):
@@ -282,8 +256,7 @@ class Checkpointer:
             path = os.path.join(self.path, str(step))
             # An interrupted deletion must not leave a directory that looks like a step.
             if files.scheme(path) == "gs":
-                for name in WRITTEN_LAST:
-                    files.remove(os.path.join(path, name), missing_ok=True)
+                files.remove(os.path.join(path, WRITTEN_LAST), missing_ok=True)
             else:
                 target = os.path.join(self.path, f"{_DELETING}{step}")
                 files.move(path, target)

@@ -56,7 +56,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     steps = config.accumulate_steps
     check_flag("config.accumulate_steps", steps, steps, "a number of microbatches to time, such as 1")
     dtype = dispatch.resolve_dtype(config.model.dtype, platform.target())
-    config = dataclasses.replace(config, model=config.model.replace(dtype=dtype))
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, dtype=dtype))
     dataset = None
     if config.data.dir:
         dataset = pretrain.open_training_set(config.data, progress.log)

@@ -208,7 +208,7 @@ def _scores(root: str) -> dict[str, float]:
     if files.exists(best):
         scores = json_files.read(best, {"scores": dict})["scores"]
     else:
-        for row in json_files.read_line_files(metrics):
+        for row in json_files.read_lines(metrics):
             if row.get("kind") == "eval":
                 scores = {name: value for name, value in row.items() if name not in ("kind", "step")}
     return {name: value for name, value in scores.items() if json_files.is_of(value, float)}

@@ -213,7 +213,7 @@ class TrainStep:
 
     def _memory(self, analysis: Any, batch: dict[str, Any]) -> dict[str, float]:
         parts = {
-            "parameters": bytes_on_device(self.state.parameters),
+            "parameters": bytes_on_device((self.state.params, self.state.frozen)),
             "optimizer": bytes_on_device(self.state.opt_state),
             "batch": bytes_on_device(batch),
         }

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -57,29 +56,18 @@ def parse(content: bytes | str, path: os.PathLike | str, schema: Any = dict) -> 
     return value
 
 
-def read_lines(content: bytes) -> Iterator[dict[str, Any]]:
-    """Yields the objects of JSON lines; skips invalid lines, such as one truncated when a run was killed."""
-    for line in content.splitlines():
+def read_lines(path: os.PathLike | str) -> Iterator[dict[str, Any]]:
+    """Yields the objects of a file of JSON lines, or nothing if there is no file.
+
+    It skips invalid lines, such as one that was truncated when a run was killed.
+    """
+    for line in files.read(path).splitlines() if files.exists(path) else ():
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
             yield value
-
-
-def line_files(path: os.PathLike | str) -> dict[int, str]:
-    """Returns {number: path} of a file of JSON lines (0) and of NAME.1.jsonl, ..., which continue it."""
-    stem, suffix = map(re.escape, os.path.splitext(files.name(path)))
-    folder = files.parent(path)
-    matches = (re.fullmatch(rf"{stem}(?:\.([1-9]\d{{0,8}}))?{suffix}", each) for each in files.names(folder))
-    return dict(sorted((int(match[1] or 0), os.path.join(folder, match[0])) for match in matches if match))
-
-
-def read_line_files(path: os.PathLike | str) -> Iterator[dict[str, Any]]:
-    """Yields the objects of a file of JSON lines and its continuations; see `read_lines`."""
-    for each in line_files(path).values():
-        yield from read_lines(files.read(each))
 
 
 def check(value: Any, schema: Any, path: os.PathLike | str, field: str = "the file") -> None:

@@ -39,14 +39,9 @@ _checked: set[tuple[str, str]] = set()  # kernels and models of `ensure` in this
 def ensure(config, log: Callable[[str], None] = print) -> None:
     """Checks the kernels that a model may use on this process's device, unless they were already checked.
 
-    Every process of a run has to call it, outside of tracing and before the model is traced.
-
-    Args:
-        config: the `EncoderConfig`.
-        log: called with one line for each kernel that fails.
-
-    Raises:
-        UserError: a kernel that the configuration requests by name failed.
+    Every process of a run has to call it, outside of tracing and before the model of this `EncoderConfig` is
+    traced. `log` gets one line for each kernel that fails. If the configuration requests it by name,
+    UserError is raised.
     """
     for name, difference in candidates(config).items():
         if (name, repr(config)) in _checked:
@@ -66,12 +61,8 @@ def ensure(config, log: Callable[[str], None] = print) -> None:
 def candidates(config) -> dict[str, Callable[[], float]]:
     """Returns the kernels that a model may use on this device, in any layer and at any length.
 
-    Args:
-        config: the `EncoderConfig`.
-
-    Returns:
-        For each kernel name, a function that compares the kernel with its XLA form, in the sizes of the
-        model, and returns the largest relative difference of the results and the gradients.
+    The result has a function by the name of each kernel, which compares the kernel with its XLA form, in the
+    sizes of the `EncoderConfig`, and returns the largest relative difference of the results and gradients.
     """
     target = platform.target()
     case = AttentionCase(_dtype(config), head_size=config.head_dim, position=config.position)
@@ -88,11 +79,7 @@ def candidates(config) -> dict[str, Callable[[], float]]:
 
 
 def run(difference: Callable[[], float]) -> tuple[str, float | None]:
-    """Runs a check of `candidates`.
-
-    Returns:
-        The problem in one line ("" if there is none), and the difference (None if the kernel has no result).
-    """
+    """Returns the problem that a check of `candidates` finds, or "", and the difference or None."""
     try:
         value = difference()
     except Exception as error:  # whatever a compiler or a driver raises

@@ -28,17 +28,12 @@ _BLOCK = 128  # queries whose distances are multiplied together
 
 
 def buckets(distances: Any, count: int, longest: int, xp: Any = np) -> Any:
-    """Returns the rows of a table of relative positions for distances.
+    """Returns the rows of a table of relative positions for distances, from 0 to 2 (count or longest) - 1.
 
-    Args:
-        distances: int32 [R], positions of queries minus positions of keys.
-        count: distances up to half of this number have one row each, and longer ones share rows whose widths
-            grow with the distance, with `2 * count` rows in all. 0 gives each distance below `longest` a row.
-        longest: all distances from this one on share the last row.
-        xp: NumPy, or jax.numpy for arrays that are traced.
-
-    Returns:
-        int32 [R], from 0 to `2 * (count or longest) - 1`.
+    Distances, int32 [R], are positions of queries minus positions of keys; `xp` is NumPy, or jax.numpy for
+    arrays that are traced. Distances up to half of `count` have one row each, and longer ones share rows
+    whose widths grow with the distance. A count of 0 gives each distance below `longest` a row. All distances
+    from `longest` on share the last row.
     """
     rows = count or longest
     bucket = distances
@@ -52,10 +47,9 @@ def buckets(distances: Any, count: int, longest: int, xp: Any = np) -> Any:
 
 
 def rows_of(table: jax.Array, length: int, count: int, longest: int) -> tuple[jax.Array, Any]:
-    """Selects the rows of a table [2 S, H] for the distances that occur in rows of `length` tokens.
+    """Returns rows [R, H] of a table [2 S, H] for the distances that occur in rows of `length` tokens.
 
-    Returns:
-        The rows [R, H], and int32 [2 L - 1], the index of the row of each distance from L - 1 down to 1 - L.
+    The second result is int32 [2 L - 1], the index of the row of each distance from L - 1 down to 1 - L.
     """
     if not isinstance(length, int):  # an exported program may have rows of any length
         return table, buckets(length - 1 - jnp.arange(2 * length - 1), count, longest, jnp)

@@ -92,14 +92,11 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class KernelSpec:
-    """A fused kernel.
+    """A fused kernel, which the value `implementation` of `model.attention` requests.
 
-    Attributes:
-        implementation: the value of `model.attention` that requests it.
-        platform: the platform that the kernel is made for.
-        why_not: function (case, target) that returns why the kernel cannot compute this case, as the end of
-            a sentence that begins with the kernel's name; None if it can.
-        is_pallas: whether it is written in Pallas, which a CPU can interpret.
+    `why_not(case, target)` returns why the kernel cannot compute this case, as the end of a sentence that
+    begins with the kernel's name, or None if it can. `is_pallas` tells whether it is written in Pallas, which
+    a CPU can interpret.
     """
 
     implementation: str
@@ -202,15 +199,10 @@ def kernels(requested: str, platform: str) -> list[KernelSpec]:
 
 
 def choose_attention(requested: str, case: AttentionCase, target: Target) -> Choice:
-    """Returns the implementation of attention, and the reason for choosing it.
+    """Returns the implementation of attention for a case on a device, and the reason for choosing it.
 
-    Args:
-        requested: "auto", "xla", or the name of a kernel.
-        case: what is computed.
-        target: the device that it is computed on.
-
-    Raises:
-        UserError: a kernel that is requested by name cannot compute this case, or failed its check.
+    `requested` is "auto", "xla", or the name of a kernel. It raises UserError if a kernel that is requested
+    by name cannot compute this case, or failed its check.
     """
     reasons, choice = [], None
     for kernel in kernels(requested, target.platform):
@@ -236,12 +228,8 @@ def choose_attention(requested: str, case: AttentionCase, target: Target) -> Cho
 def fuses_norm(requested: str, norm: str, length: int | None, features: int, target: Target) -> bool:
     """Returns whether a Pallas kernel computes norm(x + dropout(h + bias)), the end of a post-norm sublayer.
 
-    Args:
-        requested: `model.attention`, as for `kernels`.
-        norm: "layernorm" or "rmsnorm".
-        length: number of tokens of a row; None is unknown.
-        features: features of a token.
-        target: the device that it is computed on.
+    `requested` is `model.attention`, as for `kernels`, and `norm` "layernorm" or "rmsnorm". A row has
+    `length` tokens, None if unknown, and a token has `features` numbers.
     """
     if not any(kernel.is_pallas for kernel in kernels(requested, target.platform)):
         return False

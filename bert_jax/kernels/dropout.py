@@ -34,13 +34,10 @@ _dropout_rows: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar
 
 @contextlib.contextmanager
 def dropout_rows(ids: jax.Array) -> Iterator[None]:
-    """Makes programs that are traced inside the block sample the masks of these rows of a larger batch.
+    """Makes programs that are traced inside the block sample the masks of rows `ids` of a larger batch.
 
-    Outside of the block, the rows are 0, 1, 2, ...
-
-    Args:
-        ids: integers [rows]. An array with k times as many rows has k consecutive rows for each id, such as
-            the rows of a question with k choices.
+    Outside of the block, the rows are 0, 1, 2, ... The ids are integers [rows]. An array with k times as many
+    rows has k consecutive rows for each id, such as the rows of a question with k choices.
     """
     token = _dropout_rows.set(jnp.asarray(ids, jnp.uint32))
     try:
@@ -106,24 +103,15 @@ def _hash(index: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
 
 
 def row_hash(index: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
-    """Returns the hash of all indices but the last, uint32.
+    """Returns the hash of all indices but the last, uint32, with both seeds of the row from `row_seeds`.
 
-    Args:
-        index: uint32, the index on all axes but the first and the last, in the order of memory.
-        first: the first seed of the row from `row_seeds`.
-        second: the second one.
+    `index`, uint32, is the index on all axes but the first and the last, in the order of memory.
     """
     return _hash(index, first, second) | np.uint32(1)
 
 
 def column_hash(column: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
-    """Returns the hash of the index on the last axis, uint32.
-
-    Args:
-        column: uint32.
-        first: the first seed of columns from `kernel_seeds`.
-        second: the second one.
-    """
+    """Returns the hash of the index on the last axis, both uint32, with two seeds from `kernel_seeds`."""
     of_pair = column & np.uint32(_PAIR)
     hashed = _hash(column - of_pair, first, second) | np.uint32(1)
     return jnp.where(of_pair == 0, hashed, hashed + (hashed << 16))

@@ -40,16 +40,9 @@ def _normalize(x, epsilon):
 def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: float) -> jax.Array:
     """LayerNorm over the last dimension (Ba et al. 2016), with statistics in float32.
 
-    The statistics of a float32 x are computed in two passes.
-
-    Args:
-        x: [..., F] float32 or bfloat16.
-        scale: float32 [F].
-        bias: float32 [F]; None for no bias.
-        epsilon: added to the variance.
-
-    Returns:
-        [..., F] in the dtype of x.
+    x and the result are [..., F] in one dtype, float32 or bfloat16. The statistics of a float32 x are
+    computed in two passes. The scale and the bias, which may be None, are float32 [F]. Epsilon is added to
+    the variance.
     """
     scaled = _normalize(x, epsilon)[0] * scale
     return (scaled if bias is None else scaled + bias).astype(x.dtype)
@@ -82,14 +75,7 @@ layer_norm.defvjp(_layer_norm_fwd, _layer_norm_bwd)
 def rms_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: float) -> jax.Array:
     """Divides x by its root mean square over the last dimension (Zhang and Sennrich 2019).
 
-    Args:
-        x: [..., F] float32 or bfloat16; the mean is computed in float32.
-        scale: float32 [F].
-        bias: float32 [F]; None for no bias.
-        epsilon: added to the mean square.
-
-    Returns:
-        [..., F] in the dtype of x.
+    The arguments are as for `layer_norm`. The mean is computed in float32, and epsilon is added to it.
     """
     wide = x.astype(jnp.float32)
     scaled = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + epsilon) * scale

@@ -63,13 +63,9 @@ def dot(
 def matmul(
     left: jax.Array, right: jax.Array, summed: tuple[int, int], dtype: jax.typing.DTypeLike | None = None
 ) -> jax.Array:
-    """Returns the product of two matrices of one dtype, summed in float32.
+    """Returns the product of two matrices of one dtype, float32 or bfloat16, summed in float32.
 
-    Args:
-        left: float32 or bfloat16, two dimensions.
-        right: as `left`.
-        summed: the dimension of each that is summed over.
-        dtype: the dtype of the result; None for the dtype of the operands.
+    `summed` is the dimension of each that is summed over. The result has the operands' dtype or `dtype`.
     """
     if not _needs_form(left):
         return dot(left, right, summed, dtype)
@@ -81,11 +77,8 @@ def matmul(
 def einsum(spec: str, left: jax.Array, right: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
     """Returns the einsum of two arrays of one dtype, whose gradients are einsums of the same form.
 
-    Args:
-        spec: as for `jnp.einsum`, such as "bqnd,bknd->bnqk", with one letter that is summed over.
-        left: float32 or bfloat16.
-        right: as `left`.
-        dtype: the dtype of the result.
+    The arrays are float32 or bfloat16. `spec` is as for `jnp.einsum`, such as "bqnd,bknd->bnqk", with one
+    letter that is summed over. `dtype` is the dtype of the result.
     """
     inputs, output = spec.split("->")
     first, second = inputs.split(",")
@@ -176,11 +169,8 @@ def _unfused(x: jax.Array) -> jax.Array:
 def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, transposed: bool = False) -> jax.Array:
     """Returns x W + b, or x W' + b if `transposed`; gradients of W and b are accumulated in float32.
 
-    Args:
-        x: [N, I] float32 or bfloat16, which is the dtype of the matmul.
-        kernel: float32 [I, O], or [O, I] if transposed.
-        bias: float32 [O]; None for no bias.
-        transposed: whether the kernel is W', that is, transposed.
+    x [N, I] is float32 or bfloat16, which is the dtype of the matmul. The kernel is float32 [I, O], or W',
+    [O, I], if `transposed`. The bias is float32 [O], or None.
     """
     return _dense_fwd(x, kernel, bias, transposed)[0]
 
@@ -227,14 +217,7 @@ dense.defvjp(_dense_fwd, _dense_bwd)
 def dense_halves(
     x: jax.Array, kernel: jax.Array, bias: jax.Array | None, rows: Sequence[int]
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the two halves [*rows, O] of x W + b, in which W has the shape [I, 2, O].
-
-    Args:
-        x: [N, I], as in `dense`.
-        kernel: float32 [I, 2, O].
-        bias: float32 [2, O]; None for no bias.
-        rows: sizes whose product is N.
-    """
+    """Returns the halves [*rows, O] of x W + b for x [N, I], a kernel [I, 2, O] and a bias [2, O] or None."""
     inputs, _, outputs = kernel.shape
     if platform.target_platform() == "tpu":
         # These are two matmuls, because an array with a dimension of 2 before the lanes would be copied, or

@@ -92,12 +92,8 @@ def on_each_device(kernel: Callable, in_axes: Sequence[Axes], out_axes: Axes | l
     """Returns the kernel wrapped so that each device of the mesh runs it on its own shard.
 
     This is needed because a Pallas kernel is opaque to the partitioner. Without a mesh, or where an enclosing
-    `shard_map` has split the arrays, the kernel is returned unchanged.
-
-    Args:
-        kernel: a function of arrays.
-        in_axes: logical axes of each argument.
-        out_axes: logical axes of the kernel's result, or a list with the axes of each result.
+    `shard_map` has split the arrays, the kernel is returned unchanged. `in_axes` are the logical axes of each
+    argument, and `out_axes` of the result, or a list with the axes of each result.
     """
     specs = tuple(map(nn.logical_to_mesh_axes, in_axes))
     each: list[Axes] = out_axes if isinstance(out_axes, list) else [out_axes]

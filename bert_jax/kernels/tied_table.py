@@ -27,14 +27,9 @@ _ROWS = 128  # fewer rows make the matmuls slow
 
 
 def for_each_shard(table: jax.Array, rows: int) -> jax.Array:
-    """Returns one copy of the table for each of the D shards of a batch.
+    """Returns a copy of the table [V, H] for each of the D shards of a batch of `rows`, float32 [D, V, H].
 
-    Args:
-        table: float32 [V, H].
-        rows: number of rows of the batch.
-
-    Returns:
-        [D, V, H]; the table unchanged if the rows are not split, or not evenly.
+    If the rows are not split, or not evenly, it returns the table unchanged.
     """
     shards = platform.shards("batch")
     if shards == 1 or rows % shards:
@@ -54,13 +49,7 @@ def look_up(table: jax.Array, ids: jax.Array) -> jax.Array:
 
 
 def logits(x: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
-    """Returns x T' + b, [B, P, V] in the dtype of x.
-
-    Args:
-        x: [B, P, H].
-        table: a table as for `look_up`.
-        bias: float32 [V], or None.
-    """
+    """Returns x T' + b, [B, P, V] in the dtype of x [B, P, H]; the bias is float32 [V] or None."""
     if table.ndim == 2:
         out = dense(x.reshape(-1, x.shape[-1]), table, bias, True)
     else:
@@ -70,12 +59,9 @@ def logits(x: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
 
 
 class LateLogits(NamedTuple):
-    """The logits x T' + b before they are computed.
+    """The logits x T' + b before they are computed: [B, P, H], float32 [V, H] and float32 [V] or None.
 
-    Attributes:
-        x: [B, P, H] float32 or bfloat16, which is the dtype of the matmuls.
-        table: float32 [V, H].
-        bias: float32 [V]; None for no bias.
+    The dtype of x, float32 or bfloat16, is the dtype of the matmuls.
     """
 
     x: jax.Array
@@ -98,11 +84,7 @@ def cross_entropy(logits: LateLogits, labels: jax.Array, weights: jax.Array) -> 
     """Returns the sums of the weighted negative log-likelihoods in nats and of the weighted accuracies.
 
     Both are float32 scalars, with the same values as in `objectives.losses`. The accuracy has no gradient.
-
-    Args:
-        logits: the logits [B, P, V] before they are computed.
-        labels: int32 [B, P], in [0, V) where the weight is not zero.
-        weights: float32 [B, P].
+    Labels are int32 [B, P], in [0, V) where the weight, float32 [B, P], is not zero.
     """
     x, table, bias = logits
     count, rows = number_of_chunks(labels.size, x.shape[-1]), labels.size

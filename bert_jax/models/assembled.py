@@ -31,8 +31,8 @@ class AssembledModel(Module):
             pooler.
         classes: number of outputs of `classifier`.
         classification: structure of the head whose output layer is "classifier" or "qa".
-        masked_lm: structure of the masked LM head.
-        replaced_tokens: structure of the head whose group is "discriminator".
+        masked_lm: structure of "mlm".
+        replaced_tokens: structure of "discriminator".
     """
 
     groups: tuple[str, ...] = ("encoder",)

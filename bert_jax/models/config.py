@@ -86,10 +86,7 @@ class Architecture:
     )
     causal: bool = _field(False, "Use left-to-right attention.")
 
-    model_type: str = _field(
-        "bert",
-        "Model family, which sets file format, heads and special tokens.",
-    )
+    model_type: str = _field("bert", "Model family, which sets file format, heads and special tokens.")
     embedding_size: int = _field(
         0,
         "Width of the embedding tables, projected to `hidden_size`. 0: `hidden_size`.",
@@ -131,9 +128,7 @@ class Architecture:
         choices=("c2p", "p2c", "c2p|p2c"),
     )
     share_attention_key: bool = _field(
-        True,
-        "Project the distance embeddings with the query and key weights of the content.",
-        "shape",
+        True, "Project the distance embeddings with the query and key weights of the content.", "shape"
     )
     relative_norm: bool = _field(True, "Normalize the distance embeddings.", "shape")
     conv_kernel_size: int = _field(
@@ -154,9 +149,7 @@ class Architecture:
         "shape",
     )
     position_offset: int = _field(
-        0,
-        "Row of the position embeddings for the first token. RoBERTa: 2.",
-        bounds=(0, 2**24),
+        0, "Row of the position embeddings for the first token. RoBERTa: 2.", bounds=(0, 2**24)
     )
     rotary_theta: float = _field(
         10_000.0, "Base of the rotary angles in global layers.", above=0, maximum=10**12
@@ -170,9 +163,7 @@ class Architecture:
         bounds=(0, 2**24),
     )
     global_every: int = _field(
-        1,
-        "Every n-th layer is global, starting with the first. ModernBERT: 3.",
-        bounds=(1, 10_000),
+        1, "Every n-th layer is global, starting with the first. ModernBERT: 3.", bounds=(1, 10_000)
     )
     norm_placement: str = _field(
         "post",
@@ -185,25 +176,17 @@ class Architecture:
         True, "Normalize the input of the first layer's attention (`norm_placement=pre`).", "shape"
     )
     norm: str = _field(
-        "layernorm",
-        "Kind of norm: `layernorm` or `rmsnorm`.",
-        choices=("layernorm", "rmsnorm"),
+        "layernorm", "Kind of norm: `layernorm` or `rmsnorm`.", choices=("layernorm", "rmsnorm")
     )
     norm_bias: bool = _field(True, "Norms have a bias.", "shape")
     attention_bias: bool = _field(True, "The dense layers of attention have a bias.", "shape")
     inner_bias: bool = _field(True, "The first feed-forward layer has a bias.", "shape")
     output_bias: bool = _field(True, "The second feed-forward layer has a bias.", "shape")
     feed_forward: str = _field(
-        "mlp",
-        "Feed-forward block: `mlp`, or `glu` (gated linear unit).",
-        "shape",
-        choices=("mlp", "glu"),
+        "mlp", "Feed-forward block: `mlp`, or `glu` (gated linear unit).", "shape", choices=("mlp", "glu")
     )
     layer_groups: int = _field(
-        0,
-        "Groups of layers that share parameters. 0: no layers do; ALBERT: 1.",
-        "shape",
-        bounds=(0, 10_000),
+        0, "Groups of layers that share parameters. 0: no layers do; ALBERT: 1.", "shape", bounds=(0, 10_000)
     )
     embedding_dropout: float | None = _optional_rate(
         "Dropout rate after the embeddings. None: `hidden_dropout_prob`.", "of_run"
@@ -236,9 +219,7 @@ class Architecture:
         bounds=(0, 2**20),
     )
     tie_word_embeddings: bool = _field(
-        True,
-        "Use the word embeddings as the output matrix of the masked LM head.",
-        "shape",
+        True, "Use the word embeddings as the output matrix of the masked LM head.", "shape"
     )
     initializer: str = _field(
         "truncated_normal",
@@ -285,24 +266,6 @@ class Execution:
         maximum=10_000,
         resume="free",
     )
-
-    def for_inference(self, target: Target, dtype: str = "auto") -> Execution:
-        """Returns the settings for inference on a device, which may differ from the training device.
-
-        Kernels are chosen again for the device, unless the checkpoint was trained without kernels.
-        Rematerialization is off. By default, the dtype is as in training, or the device's default if training
-        used "auto". CPUs and GPUs without bfloat16 matmuls always compute in float32.
-
-        Args:
-            target: the device.
-            dtype: "auto", "float32" or "bfloat16".
-        """
-        if dtype == "auto":
-            dtype = "float32" if target.platform == "cpu" else dispatch.resolve_dtype("auto", target)
-            if dtype != "float32" and self.dtype != "auto":
-                dtype = self.dtype
-        attention = "xla" if self.attention == "xla" else "auto"
-        return dataclasses.replace(self, dtype=dtype, remat="none", attention=attention)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -439,8 +402,20 @@ class EncoderConfig(Architecture):
         return self.replace(dtype=dispatch.resolve_dtype(self.execution.dtype, target))
 
     def for_inference(self, target: Target, dtype: str = "auto") -> EncoderConfig:
-        """Returns the configuration for using a checkpoint on a device; see `Execution.for_inference`."""
-        return self.replace(execution=self.execution.for_inference(target, dtype))
+        """Returns the configuration for inference on a device, which may differ from the training device.
+
+        Kernels are chosen again for the device, unless the checkpoint was trained without kernels.
+        Rematerialization is off. With `dtype="auto"`, the dtype is as in training, or the device's default if
+        training used "auto". CPUs and GPUs without bfloat16 matmuls then always compute in float32.
+        """
+        trained = self.execution
+        if dtype == "auto":
+            dtype = "float32" if target.platform == "cpu" else dispatch.resolve_dtype("auto", target)
+            if dtype != "float32" and trained.dtype != "auto":
+                dtype = trained.dtype
+        return self.replace(
+            dtype=dtype, remat="none", attention="xla" if trained.attention == "xla" else "auto"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all fields, including `execution`'s, in one mapping; the inverse of `from_dict`."""
@@ -466,11 +441,7 @@ SHAPE_FIELDS, SIZE_FIELDS, DROPOUT_FIELDS, HEAD_FIELDS = (
 
 
 def from_dict(fields: Mapping[str, Any]) -> EncoderConfig:
-    """Returns a configuration from a mapping of fields.
-
-    Raises:
-        UserError: a field is unknown.
-    """
+    """Returns a configuration from a mapping of fields; raises UserError for an unknown field."""
     if unknown := fields.keys() - {*ENCODER_FIELDS, *EXECUTION_FIELDS}:
         raise UserError(f"model has no field {', '.join(sorted(unknown))}")
     encoder, execution = (

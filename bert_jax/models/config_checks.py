@@ -76,10 +76,9 @@ class Field:
 def option(default: Any, meaning: str, **limits: Any) -> Any:
     """Returns a dataclass field that declares a field of a configuration.
 
-    Args:
-        default: the default value. Its type is the type of the field, unless `limits` has another one.
-        meaning: the description in docs/config.md.
-        **limits: further arguments of `Field`. The bounds of a whole number are 0 and 2^31 - 1 by default.
+    `meaning` is the description in docs/config.md, and `limits` are further arguments of `Field`. The type is
+    the default's, unless `limits` has another one. The bounds of a whole number are 0 and 2^31 - 1 by
+    default.
     """
     limits = limits if "type" in limits else {"type": _TYPES[type(default)]} | limits
     if limits["type"] == "int":

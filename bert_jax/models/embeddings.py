@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import flax.linen as nn
 import jax
 
 from bert_jax.kernels import tied_table
 from bert_jax.models import positions
-from bert_jax.models.layers import Module, cast_to, identity
+from bert_jax.models.layers import Module, identity
 
 
 def _no_type(x, table, token_type_ids):
@@ -28,11 +26,6 @@ def _types(x, table, token_type_ids):
     return x + jax.nn.one_hot(token_type_ids, table.shape[0], dtype=x.dtype) @ table
 
 
-def _type_look_up(rows: int) -> Callable:
-    """Returns the function that adds token type embeddings, for a table with `rows` rows."""
-    return {0: _no_type, 1: _one_type}.get(rows, _types)
-
-
 class Embeddings(Module):
     """Sum of token, segment and position embeddings, then a norm, dropout and a projection to [B, L, H].
 
@@ -46,7 +39,7 @@ class Embeddings(Module):
         if config.type_vocab_size:
             shape = (config.type_vocab_size, width)
             self.token_type = self.table("token_type_embeddings", ("token_type", "embed"), shape)
-        self.add_types = _type_look_up(config.type_vocab_size)
+        self.add_types = {0: _no_type, 1: _one_type}.get(config.type_vocab_size, _types)
         self.scheme = positions.scheme(config)
         self.position_tables = {
             name: self.table(
@@ -57,16 +50,12 @@ class Embeddings(Module):
             )
             for name, table in self.scheme.tables().items()
         }
-        self.layer_norm = self.norm() if config.embedding_norm else cast_to(self.dtype)
+        self.layer_norm = self.norm() if config.embedding_norm else lambda x: x.astype(self.dtype)
         self.projection = identity
         self.is_projected_first = config.projection_placement == "before_norm"
         if config.projects_embeddings:
             self.projection = self.dense(
-                None,
-                (config.hidden_size,),
-                ("embed",),
-                ("embed_out",),
-                use_bias=not self.is_projected_first,
+                None, (config.hidden_size,), ("embed",), ("embed_out",), use_bias=not self.is_projected_first
             )
 
     def __call__(self, input_ids, token_type_ids, position_ids, deterministic, word=None):

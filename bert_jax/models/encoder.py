@@ -38,13 +38,10 @@ class CrossAttention(Module):
         self.layer_norm = self.norm() if config.norm_placement == "post" else identity
 
     def __call__(self, x, vectors, sequence_ids, deterministic):
-        """Returns the states [B, L, H] after this sublayer.
+        """Returns the states [B, L, H] after this sublayer for x [B, L, H] and vectors [B, S, H].
 
-        Args:
-            x: states [B, L, H].
-            vectors: [B, S, H], one for each sequence of a row.
-            sequence_ids: int32 [B, L], 1 to S by sequence and 0 at padding.
-            deterministic: whether dropout is disabled.
+        There is one vector for each sequence of a row. `sequence_ids`, int32 [B, L], are 1 to S, and 0 at
+        padding.
         """
 
         def read(x):
@@ -136,18 +133,16 @@ class EncoderLayer(Module):
             self.convolution = Convolution(config)
 
     def __call__(self, x, sequence_ids, shared, deterministic, vectors=None, context=None):
-        """Returns the layer's output [B, L, H].
+        """Returns the layer's output [B, L, H] for states x [B, L, H] and sequence ids int32 [B, L].
 
         Args:
-            x: states [B, L, H].
-            sequence_ids: int32 [B, L].
+            x: states.
+            sequence_ids: as in `Encoder`.
             shared: position inputs of all layers: the result of `positions.PositionScheme.angles`, or of
                 `RelativeTable`.
             deterministic: whether dropout is disabled.
-            vectors: [B, S, H]. With them the layer is a decoder layer, which also attends to the vector of
-                each sequence.
-            context: states [B, L, H] from which keys and values are computed (`position=disentangled` only);
-                None for x.
+            vectors: [B, S, H]. With them the layer is a decoder layer, with a `CrossAttention`.
+            context: states [B, L, H] of keys and values (`position=disentangled` only); None for x.
         """
         config, start = self.config, x
 
@@ -289,14 +284,11 @@ class Layers(Module):
 
     @nn.compact
     def __call__(self, x, sequence_ids, shared, deterministic, collect=None, vectors=None, positions=None):
-        """Applies all layers.
+        """Returns the output [B, L, H] of the last layer, and the stacked results of `collect` or None.
 
-        With `positions` [B, L, H], the last layer is the mask decoder. It is applied twice. The queries start
-        from `positions` plus its input, and keys and values are computed from its input.
-
-        Returns:
-            The output [B, L, H] of the last layer, and the stacked results of `collect` for the output of
-            each layer (None without `collect`).
+        `collect` is applied to the output of each layer. With `positions` [B, L, H], the last layer is the
+        mask decoder. It is applied twice. The queries start from `positions` plus its input, and keys and
+        values are computed from its input.
         """
         config = self.config
         execution = config.execution
@@ -324,13 +316,7 @@ class Layers(Module):
                     variable_broadcast="params",
                     split_rngs={"params": False, "dropout": True},
                 )
-            scan = nn.scan(
-                body,
-                in_axes=nn.broadcast,
-                length=repeats,
-                unroll=unroll,
-                **parameters,
-            )
+            scan = nn.scan(body, in_axes=nn.broadcast, length=repeats, unroll=unroll, **parameters)
             layers = scan(config, slices, deterministic, collect, name=slices[0].scan)
             context = None
             if positions is not None and slices is runs[-1]:
@@ -429,14 +415,11 @@ class Encoder(Module):
         return x
 
     def every_layer(self, input_ids, token_type_ids, position_ids, sequence_ids, collect):
-        """Applies `collect` to the embeddings and to the output of each layer.
+        """Returns `collect` of the embeddings and of each layer's output, stacked to [layers + 1, ...].
 
         `collect` is a function of hidden states [B, L, H] that returns an array. If it reduces them, for
         example to a mean over tokens, the full states are never kept for more than one layer. The last
         layer's output is taken after the final norm, if the model has one.
-
-        Returns:
-            The stacked results [layers + 1, ...].
         """
         x = self.embeddings(input_ids, token_type_ids, position_ids, True)
         last, layers = self.layers(x, sequence_ids, self.shared(position_ids), True, collect)

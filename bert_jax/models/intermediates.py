@@ -45,13 +45,8 @@ def apply(
 ) -> tuple[Any, States]:
     """Returns the output of a model, and for each name in `collect` one array, or one for each layer.
 
-    Args:
-        model: an encoder, or a model whose encoder is called `encoder`.
-        config: the configuration of the encoder.
-        params: the parameters of the model.
-        *inputs: the arguments of the model.
-        collect: names of intermediate values.
-        **options: further arguments of the model, and `rngs`.
+    The model is an encoder with this configuration, or has one that is called `encoder`. `inputs` and
+    `options` are its arguments, and `rngs`.
     """
     if not collect:
         return model.apply({"params": params}, *inputs, **options), {}

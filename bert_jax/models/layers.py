@@ -26,11 +26,7 @@ Initializer = Callable[..., jax.Array]
 
 
 def kernel_init(stddev: float) -> Initializer:
-    """Returns a normal initializer truncated at two standard deviations, as in TensorFlow.
-
-    Args:
-        stddev: standard deviation before truncation.
-    """
+    """Returns a normal initializer truncated at two standard deviations, as in TensorFlow."""
 
     def init(key, shape, dtype=jnp.float32):
         return (stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, jnp.float32)).astype(dtype)
@@ -54,13 +50,10 @@ _INITIALIZERS: dict[str, Callable[[EncoderConfig], tuple[Initializer, Initialize
 def _gated_by_itself(gate: Callable[[jax.Array], jax.Array], slope: Callable[[jax.Array], jax.Array]):
     """Returns the activation x gate(x), which only stores x for the backward pass.
 
-    The gate is computed in float32: in bfloat16, a sum with a number near -1 would lose the values below 0 to
-    rounding. Autodiff would store more arrays, and x is the widest activation of a layer. Like all functions
-    with a custom backward pass, it has no forward-mode derivative (`jax.jvp`).
-
-    Args:
-        gate: a function of float32 arrays.
-        slope: its derivative.
+    The gate, whose derivative is `slope`, is computed in float32: in bfloat16, a sum with a number near -1
+    would lose the values below 0 to rounding. Autodiff would store more arrays, and x is the widest
+    activation of a layer. Like all functions with a custom backward pass, it has no forward-mode derivative
+    (`jax.jvp`).
     """
 
     @jax.custom_vjp
@@ -204,11 +197,6 @@ def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
     return jnp.einsum("bkl,blh->bkh", selector, hidden, precision=jax.lax.Precision.HIGHEST)
 
 
-def cast_to(dtype: jnp.dtype) -> Callable[[jax.Array], jax.Array]:
-    """Returns a function that casts to a dtype; it replaces a norm, which would also cast."""
-    return lambda x: x.astype(dtype)
-
-
 @dataclasses.dataclass(frozen=True)
 class Dropout:
     """Dropout at `rate`, which is 0 outside of training; `make_key` returns a new key at each call."""
@@ -263,15 +251,9 @@ class Module(nn.Module):
         """Returns the states [B, L, H] after a sublayer f.
 
         With `norm_placement` "post" they are norm(x + dropout(f(x))) as in Vaswani et al. (2017), and with
-        "pre" x + dropout(f(norm(x))) as in most later Transformers (Xiong et al. 2020).
-
-        Args:
-            x: states [B, L, H] before the sublayer.
-            norm: a `Norm`, or the identity.
-            inner: the sublayer without its output projection.
-            project: the output projection, a `Dense` or the identity.
-            drop: dropout of the sublayer's result.
-            adapter: applied to the sublayer's result after dropout, or the identity.
+        "pre" x + dropout(f(norm(x))) as in most later Transformers (Xiong et al. 2020). `inner` is f without
+        its output projection `project`; `norm` and `project` may be the identity. The adapter, or the
+        identity, is applied to the result after dropout.
         """
         config = self.config
         if config.norm_placement == "pre":

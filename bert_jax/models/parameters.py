@@ -110,10 +110,7 @@ def scans(config: EncoderConfig) -> list[tuple[LayerSlice, ...]]:
 def abstract(model: nn.Module, inputs: int = 4, **options: Any) -> Any:
     """Returns the boxed parameters of a model as shapes and dtypes, without computing anything.
 
-    Args:
-        model: a model of `bert_jax.models`.
-        inputs: number of its int32 [B, L] arguments.
-        options: further arguments of its call.
+    The model has `inputs` int32 [B, L] arguments; `options` are further arguments of its call.
     """
     ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
     return jax.eval_shape(functools.partial(model.init, **options), abstract_key(), *[ids] * inputs)["params"]
@@ -135,13 +132,10 @@ def count(boxed: Any) -> int:
 
 
 def layer_axes(boxed: Any) -> dict[str, int]:
-    """Returns {name: axis} of the parameters that have one value for each layer of a slice.
+    """Returns {name: axis} of the boxed parameters that have one value for each layer of a slice.
 
     The axis is read from the logical axis names, so a parameter that layers share, or one whose first axis
     has another meaning, is never mistaken for a stack of layers.
-
-    Args:
-        boxed: parameters in Flax boxes, such as `jax.eval_shape` of an objective's `init`.
     """
     axes = {}
     for name, leaf in _named(boxed).items():
@@ -154,10 +148,7 @@ def layer_axes(boxed: Any) -> dict[str, int]:
 def parameter_slices(boxed: Any, config: EncoderConfig) -> dict[str, LayerSlice]:
     """Returns {name: its layers, with axis and template} of the layers' parameters, without other parameters.
 
-    Args:
-        boxed: boxed parameters, as for `layer_axes`, of a model whose encoder is under `encoder/`, or of an
-            encoder.
-        config: configuration of the encoder.
+    `boxed` are the parameters of an encoder, or of a model whose encoder is under `encoder/`.
     """
     axes, result = layer_axes(boxed), {}
     for name in _named(boxed):

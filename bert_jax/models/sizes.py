@@ -202,11 +202,7 @@ SIZES: Mapping[str, Mapping[str, Any]] = BERT | MODERN | OTHERS
 
 
 def named(size: str, **overrides: Any) -> EncoderConfig:
-    """Returns the configuration of a named size, with fields overridden.
-
-    Raises:
-        UserError: the size or a field is unknown.
-    """
+    """Returns the configuration of a named size; raises UserError if the size or a field is unknown."""
     if size not in SIZES:
         raise UserError(f"model size {size!r} is unknown; expected one of {', '.join(SIZES)}")
     return from_dict({**SIZES[size], **overrides})

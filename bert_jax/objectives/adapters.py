@@ -42,10 +42,8 @@ _LOW_RANK = re.compile(r"(?P<name>.+)_lora_(?P<factor>a|b|scale)")
 class PartlyFrozen(Objective):
     """Trains the parameters of an objective that are not frozen.
 
-    Attributes:
-        objective: the wrapped objective.
-        is_frozen: returns whether the parameter with a given name is frozen. A parameter that is stacked over
-            layers has one name per layer, such as `encoder/layers/11/query/kernel`.
+    `is_frozen` decides by the name of a parameter. A parameter that is stacked over layers has one name per
+    layer, such as `encoder/layers/11/query/kernel`.
     """
 
     objective: Objective
@@ -150,13 +148,9 @@ class LowRank(PartlyFrozen):
     """Replaces some frozen kernels W by W + scale * A B, and trains A, B and all parameters not frozen.
 
     Each stacked layer has its own A and B; layers that share W also share A and B. B is initialized to 0, so
-    training starts from the function of the frozen model.
-
-    Attributes:
-        is_target: returns whether the parameter with a given name, such as
-            `encoder/layers/stack/layer/query/kernel`, is a kernel with an update. It must be frozen.
-        rank: the rank of A B.
-        scale: alpha / rank.
+    training starts from the function of the frozen model. `is_target` tells by its name, such as
+    `encoder/layers/stack/layer/query/kernel`, whether a frozen parameter is a kernel with an update. `rank`
+    is the rank of A B, and `scale` is alpha / rank.
     """
 
     is_target: Callable[[str], bool]
@@ -227,12 +221,7 @@ def recomputes(objective: Objective) -> bool:
 
 
 def stacked_parameters(boxed: Params, encoders: Mapping[str, EncoderConfig]) -> dict[str, LayerSlice]:
-    """Returns {name: layers} for parameters that are stacked over layers, or for parts of them.
-
-    Args:
-        boxed: the shapes of parameters that are boxed with their logical axis names.
-        encoders: see `Objective.encoders`.
-    """
+    """Returns {name: layers} for boxed parameters that are stacked over layers, or for parts of them."""
     found: dict[str, LayerSlice] = {}
     stacked = {}
     for prefix, config in encoders.items():
@@ -289,11 +278,7 @@ def group_parts(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def assemble(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the model's parameters by name, assembled from the stored parameters and parts.
-
-    Args:
-        stored: NumPy or JAX arrays by name.
-    """
+    """Returns the model's parameters by name, assembled from stored NumPy or JAX arrays and their parts."""
     result = {}
     for name, parts in group_parts(stored).items():
         factors = low_rank_updates(parts).get(name, {})

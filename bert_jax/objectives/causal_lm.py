@@ -29,10 +29,7 @@ def next_tokens(input_ids: jax.Array, sequence_ids: jax.Array) -> tuple[jax.Arra
     """Returns the label of each position, int32 [B, L], and its weight, float32 [B, L].
 
     The label is the next token of the same sequence. The last token of a sequence and padding have weight 0.
-
-    Args:
-        input_ids: int32 [B, L].
-        sequence_ids: int32 [B, L]; 1, 2, ... for the sequences and 0 for padding.
+    Both arguments are int32 [B, L]; `sequence_ids` are 1, 2, ... for the sequences and 0 for padding.
     """
     labels, following = (jnp.pad(x[:, 1:], ((0, 0), (0, 1))) for x in (input_ids, sequence_ids))
     return labels, ((sequence_ids == following) & (sequence_ids > 0)).astype(jnp.float32)
@@ -42,10 +39,7 @@ def next_tokens(input_ids: jax.Array, sequence_ids: jax.Array) -> tuple[jax.Arra
 class CausalLM(Objective):
     """Predicts the next token at every position. Next-sentence labels are not used.
 
-    Attributes:
-        config: configuration of the encoder, with causal attention.
-        token_types: token types of A and B.
-        head: structure of the head, the same as in masked LM.
+    The configuration has causal attention, and the head is the same as in masked LM.
     """
 
     config: EncoderConfig
@@ -100,11 +94,8 @@ class CausalLM(Objective):
 class CausalThenMasked(Objective):
     """Trains with causal LM in the first steps and with masked LM afterwards, on the same parameters.
 
-    Batches with the entry `LEFT_TO_RIGHT` use causal LM. Each kind of batch compiles its own program. A
-    next-sentence head gets no gradient from causal LM. Evaluation uses masked LM.
-
-    Attributes:
-        masked: the objective of all other batches.
+    Batches with the entry `LEFT_TO_RIGHT` use causal LM, and others `masked`. Each kind of batch compiles its
+    own program. A next-sentence head gets no gradient from causal LM. Evaluation uses masked LM.
     """
 
     masked: MaskedLM

@@ -97,12 +97,9 @@ class Classification(RowObjective):
 class ClassificationAndLM(Classification):
     """`Classification` with a causal model and an auxiliary LM loss (Radford et al. 2018, section 3.2).
 
-    The total is task loss + `lm_weight` * `clm`. `clm` is the mean cross-entropy of the next token over all
-    tokens of a batch except the last of each sequence. Evaluation and prediction do not compute it.
-
-    Attributes:
-        lm_weight: the paper's lambda.
-        language_model: structure of the head that predicts the next token, the same as in masked LM.
+    The total is task loss + `lm_weight` (the paper's lambda) * `clm`. `clm` is the mean cross-entropy of the
+    next token over all tokens of a batch except the last of each sequence. Evaluation and prediction do not
+    compute it. The head `language_model` predicts the next token, and is the same as in masked LM.
     """
 
     lm_weight: float = 0.5
@@ -146,14 +143,7 @@ class ClassificationAndLM(Classification):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BilstmClassification(Classification):
-    """`Classification` with a `BilstmClassifier`, a BiLSTM over word embeddings without a Transformer.
-
-    Attributes:
-        size: features of each direction of the BiLSTM.
-        pairs: whether the examples are pairs of texts.
-        attends: whether the texts of a pair attend to each other.
-        skipped_ids: the ids of the special tokens of a row.
-    """
+    """`Classification` with a `BilstmClassifier`, which has the fields: a BiLSTM without a Transformer."""
 
     classifier: ClassificationHead = HEAD
     size: int = 384

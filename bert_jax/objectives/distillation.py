@@ -46,13 +46,9 @@ def divergence(
 ) -> jax.Array:
     """Returns the sum of weight x T^2 KL(softmax(targets / T) || softmax(logits / T)), in nats.
 
-    The factor T^2 keeps the gradient's size independent of the temperature (Hinton et al. 2015, section 2).
-
-    Args:
-        logits: logits of the student, float [..., C]; converted to float32.
-        targets: logits of the teacher, in the same format; they get no gradient.
-        weights: float32, broadcast to [...].
-        temperature: T, above 0.
+    The factor T^2 keeps the gradient's size independent of the temperature T > 0 (Hinton et al. 2015, section
+    2). The logits of the student and `targets`, the logits of the teacher, are float [..., C] and converted
+    to float32; targets get no gradient. The weights are float32, broadcast to [...].
     """
     logits, targets = (x.astype(jnp.float32) / temperature for x in (logits, targets))
     return temperature**2 * jnp.sum(_divergence(logits, targets) * weights)
@@ -117,12 +113,8 @@ def compare_states(
 ) -> jax.Array:
     """Returns the sum of a comparison of states over all real tokens, or over pairs of tokens for `scores`.
 
-    Args:
-        name: a key of `STATES`.
-        student: the student's states.
-        teacher: the teacher's states.
-        sequence_ids: int32 [B, L]; 0 at padding.
-        layers: the teacher's layer for each layer of the student.
+    `name` is a key of `STATES`, and `sequence_ids` are int32 [B, L], 0 at padding. `layers` are the teacher's
+    layers for each layer of the student.
     """
     tokens = (sequence_ids > 0).astype(jnp.float32)
     mine, theirs = ([side[each] for each in STATES[name]] for side in (student, teacher))
@@ -148,7 +140,7 @@ def compare_states(
     return divergence(logits, targets, tokens[:, None]) / logits.shape[1]
 
 
-def teacher_layers(few: int, many: int, numbers: Sequence[int] = ()) -> Sequence[int]:
+def teacher_layers(few: int, many: int, numbers: Sequence[int]) -> Sequence[int]:
     """Returns the teacher's layer, from 0, for each student layer: every n-th layer, or `numbers`."""
     return numbers or tuple((i + 1) * many // few - 1 for i in range(few))
 
@@ -156,8 +148,7 @@ def teacher_layers(few: int, many: int, numbers: Sequence[int] = ()) -> Sequence
 def parse_scales(text: str) -> dict[str, float]:
     """Returns the scale of each loss in a text like `logits=5, task=2, cosine=1`.
 
-    Raises:
-        UserError: the text has another form or an unknown name, or has no comparison with the teacher.
+    It raises UserError if the text has another form or an unknown name, or no comparison with the teacher.
     """
     known, scales = (TASK, LOGITS, *STATES), dict[str, float]()
     for part in comma_lists.names(text):
@@ -179,11 +170,7 @@ def parse_scales(text: str) -> dict[str, float]:
 
 
 def parse_layers(text: str, field: str = "layers") -> tuple[int, ...]:
-    """Returns the numbers in a text like `2,5,8,11`, the value of a configuration field.
-
-    Raises:
-        UserError: the text has another form.
-    """
+    """Returns the numbers in the value of a field like `2,5,8,11`; raises UserError for other values."""
     try:
         return tuple(int(part) for part in comma_lists.names(text))
     except ValueError:
@@ -229,8 +216,7 @@ class Distillation(Objective):
     Attributes:
         student: the objective of the student.
         teacher: the same objective with the teacher's configuration and head.
-        factors: the factor of each loss by name: `TASK` (the student's own losses), `LOGITS`, and names in
-            `STATES`.
+        factors: the factor of each loss: `TASK` (the student's own losses), `LOGITS`, and names in `STATES`.
         temperature: the temperature for the comparison of logits.
         layer_numbers: the teacher's layer for each layer of the student; see `teacher_layers`.
         teacher_params: the teacher's parameters as nested arrays; None if only their shapes are known.

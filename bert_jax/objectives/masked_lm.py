@@ -25,13 +25,12 @@ class MaskedLM(Objective):
     Attributes:
         config: configuration of the encoder.
         vocabulary: the properties of the vocabulary that masking needs.
-        masking: the masks of training.
+        masking: the masks of training, and of evaluation unless `eval_masking` is set.
         next_sentence: whether the records have next-sentence labels.
         token_types: token types of A and B.
         head: structure of the masked LM head.
-        next_sentence_head: whether the model has a next-sentence head and the pooler that it needs; without
-            it, the labels are not used.
-        eval_masking: the masks of evaluation; None to use `masking`.
+        next_sentence_head: whether the model has a next-sentence head and its pooler, and uses the labels.
+        eval_masking: the masks of evaluation.
     """
 
     config: EncoderConfig
@@ -100,12 +99,8 @@ class MaskedLM(Objective):
     ) -> tuple[Any, intermediates.States]:
         """Returns the logits of both heads (None for a missing next-sentence head) and the collected states.
 
-        Args:
-            params: parameters of the model.
-            batch: a prepared batch; without `masked_positions`, tokens are predicted at every position.
-            rngs: as in `loss`.
-            collect: see `models.intermediates`.
-            late_logits: see `models.PretrainingModel`.
+        The batch is prepared; without `masked_positions`, tokens are predicted at every position. For
+        `collect`, see `models.intermediates`, and for `late_logits`, `models.PretrainingModel`.
         """
         inputs = [batch.get(name) for name in (*INPUTS, "masked_positions", "cls_positions")]
         options = {"deterministic": rngs is None, "rngs": rngs, "late_logits": late_logits}
@@ -128,9 +123,7 @@ class MaskedLM(Objective):
     def predict(self, params: Params, batch: Batch) -> jax.Array:
         """Returns the probabilities of the whole vocabulary at the masks: float32 [B, P, V].
 
-        Args:
-            params: parameters of the model.
-            batch: a batch of the loader that already has masks, with their int32 `masked_positions` [B, P].
+        The batch of the loader already has masks, with their int32 `masked_positions` [B, P].
         """
         logits, _ = self.forward(params, batch | packed_inputs(batch, self.token_types))[0]
         return jax.nn.softmax(logits.astype(jnp.float32), axis=-1)

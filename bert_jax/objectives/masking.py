@@ -130,13 +130,6 @@ def _continuations(tokenizer):
     return tokenizer.is_continuation & np.array(english)
 
 
-def choice_weights(vocabulary: Vocabulary, options: MaskingOptions) -> np.ndarray:
-    """Returns the sampling weights of `MaskingOptions.smoothing`, float64 [V], at most 1."""
-    assert vocabulary.counts is not None
-    counts = np.maximum(vocabulary.counts, 1.0)
-    return (counts / counts.min()) ** -options.smoothing
-
-
 class Masked(NamedTuple):
     """Masked rows.
 
@@ -151,11 +144,7 @@ class Masked(NamedTuple):
 
 
 def mask_tokens(
-    keys: jax.Array,
-    input_ids: jax.Array,
-    lengths: jax.Array,
-    vocabulary: Vocabulary,
-    options: MaskingOptions,
+    keys: jax.Array, input_ids: jax.Array, lengths: jax.Array, vocabulary: Vocabulary, options: MaskingOptions
 ) -> Masked:
     """Chooses the tokens to predict and replaces them.
 
@@ -204,7 +193,8 @@ def _scores(draw, input_ids, vocabulary, options):
     """Returns uint32 [B, L]; tokens are chosen in ascending order of their scores."""
     if not options.smoothing:
         return draw(_SCORES, jax.random.bits, jnp.uint32)
-    weights = jnp.asarray(choice_weights(vocabulary, options), jnp.float32)
+    counts = np.maximum(vocabulary.counts, 1.0)
+    weights = jnp.asarray((counts / counts.min()) ** -options.smoothing, jnp.float32)  # [V], at most 1
     # Sorting exponential variables with these rates is weighted sampling without replacement. Nonnegative
     # floats have the same order as their bits.
     times = draw(_SCORES, jax.random.exponential, jnp.float32) / weights[input_ids]
@@ -273,15 +263,10 @@ def _budgets(keys: jax.Array, lengths: jax.Array, candidate: jax.Array, options:
 
 
 def default_max_predictions(length: int, prob: float, count: str = "google") -> int:
-    """Returns the static number of predictions for full rows.
+    """Returns the static number of predictions for rows of `length` tokens; `count` is an item of `COUNTS`.
 
     It is prob * length, rounded up to a multiple of 4: for 15%, the usual 20 at 128 tokens and 80 at 512.
     "electra" has int((prob + 0.005) * length), and "bernoulli" adds four standard deviations.
-
-    Args:
-        length: the maximum number of tokens in a row.
-        prob: fraction of the tokens to predict.
-        count: an item of `COUNTS`.
     """
     if count == "electra":
         return max(1, int((prob + 0.005) * length))

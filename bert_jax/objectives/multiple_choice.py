@@ -56,10 +56,7 @@ class Reranking(MultipleChoice):
 
     This is the localized contrastive estimation of Gao, Dai and Callan (2021, Rethink training of BERT
     rerankers, section 3). Batches come from `bert_jax.tasks.rows.batches` and have [B, K] rows for K
-    candidates (K may differ in evaluation), or [B] rows for single pairs.
-
-    Attributes:
-        choices: the number of candidates per query.
+    candidates (`choices`; K may differ in evaluation), or [B] rows for single pairs.
     """
 
     def shaped(self, output: jax.Array, batch: Batch) -> jax.Array:

@@ -45,13 +45,9 @@ _TABLE = "encoder/embeddings/word_embeddings"
 def generator_config(config: EncoderConfig, hidden_size: int = 0, layers: int = 0) -> EncoderConfig:
     """Returns the generator's architecture (section 3.2): narrower or fewer layers, tables of equal size.
 
-    Disentangled attention has no position embeddings, so it gets the mask decoder, as in DeBERTa v3.
-
-    Args:
-        config: architecture of the discriminator.
-        hidden_size: width H of the generator's layers; 0 for a quarter of the discriminator's. I is 4 H, and
-            heads have size 64 or the next larger size that divides H.
-        layers: number of layers; 0 for as many as the discriminator has.
+    By default, its width H is a quarter of the discriminator's, and it has as many layers. I is 4 H, and
+    heads have size 64 or the next larger size that divides H. Disentangled attention has no position
+    embeddings, so it gets the mask decoder, as in DeBERTa v3.
     """
     hidden_size = hidden_size or max(1, config.hidden_size // 4)
     heads = next(number for number in range(max(1, hidden_size // 64), 0, -1) if not hidden_size % number)
@@ -93,11 +89,9 @@ def uniform_noise(keys: jax.Array, predictions: int, vocab_size: int) -> jax.Arr
 
 
 def sample(logits: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Returns samples int32 [B, P] from softmax(logits), by the Gumbel-max trick.
+    """Returns samples int32 [B, P] from softmax(logits), by the Gumbel-max trick; no gradient passes.
 
-    Args:
-        logits: float [B, P, V]; no gradient passes.
-        uniform: float32 [B, P, V] in [0, 1).
+    The logits are float [B, P, V], and `uniform` is float32 [B, P, V] in [0, 1).
     """
     noise = -jnp.log(-jnp.log(uniform + 1e-9) + 1e-9)
     logits = jax.lax.stop_gradient(logits).astype(jnp.float32)
@@ -112,8 +106,7 @@ class ReplacedTokens(Objective):
         config: architecture of the discriminator.
         generator: objective of the generator, which samples the masks; see `generator_config`.
         weight: factor of the discriminator's loss (lambda in the paper).
-        sharing: the embeddings that the networks share: "all"; "gdes" for the word embeddings without their
-            gradient; or "none".
+        sharing: "all" embeddings; "gdes", the word embeddings without their gradient; or "none".
         head: structure of the discriminator's head.
     """
 

@@ -64,12 +64,7 @@ class RowObjective(Objective):
         return self.model.init(key, ids, ids, ids, ids)["params"]
 
     def row_widths(self, rows: int, width: int) -> tuple[int, ...]:
-        """Returns the number of tokens that the model computes for each row of a group.
-
-        Args:
-            rows: number of rows in a group.
-            width: number of tokens that the rows of a batch are padded to.
-        """
+        """Returns the tokens that the model computes for each row of a group, padded to `width` tokens."""
         return (width,) * rows
 
     def prepare(self, batch: Batch, key: jax.Array | None, train: bool) -> Batch:
@@ -89,11 +84,7 @@ class RowObjective(Objective):
     def apply(self, params: Params, batch: Batch, rngs: Rngs | None = None, **options: Any) -> Any:
         """Returns the model's output for the rows of a prepared batch; rows of a group are consecutive.
 
-        Args:
-            params: parameters of the whole model.
-            batch: a prepared batch.
-            rngs: as in `loss`.
-            **options: additional arguments of the model.
+        `params` are the parameters of the whole model, and `options` additional arguments of the model.
         """
         return self._apply(params, batch, rngs, (), options)[0]
 
@@ -187,9 +178,8 @@ class RowObjective(Objective):
     def evaluation_loss(self, outputs: Any, targets: Any) -> float:
         """Returns the mean loss of outputs of `predict`, with equal weight for every target.
 
-        Args:
-            outputs: float32 arrays of whole examples; for an example with several windows, their mean.
-            targets: targets as `criterion` takes them; a negative integer marks a target that does not count.
+        The outputs are float32 arrays of whole examples; for an example with several windows, their mean. A
+        negative integer marks a target that does not count.
         """
         with jax.transfer_guard("allow"):  # only a few operations on host arrays
             weights = jnp.ones(len(outputs), jnp.float32)

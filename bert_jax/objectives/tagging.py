@@ -21,12 +21,9 @@ from bert_jax.objectives.rows import RowObjective
 class Tagging(RowObjective):
     """Predicts one tag per token in batches of `bert_jax.tasks.rows.batches`; a negative tag means none.
 
-    Attributes:
-        layers: layers of a frozen encoder whose outputs the head reads; empty if encoder and head are
-            trained together.
-        mix: how these layers are combined, a name in `models.baselines.feature_tagger.FEATURE_MIXES`.
-        lstm_layers, lstm_size: number and size of the BiLSTM layers in the head on a frozen encoder. If the
-            encoder is trained, `classifier` has these settings.
+    If encoder and head are trained together, `layers` is empty, and `classifier` has the settings of the
+    BiLSTM layers. Otherwise the head reads the outputs of these layers of a frozen encoder, combined by
+    `mix`, a name in `models.baselines.feature_tagger.FEATURE_MIXES`.
     """
 
     config: EncoderConfig

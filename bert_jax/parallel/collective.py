@@ -69,16 +69,11 @@ def _tell(error: Exception) -> None:
 
 
 def call_in_primary(choose: Callable[[], Any]) -> Any:
-    """Calls `choose` in process 0 only, and returns its result in all processes of the run.
+    """Calls `choose` in process 0 only, and returns its JSON-serializable result in all processes of the run.
 
     All processes have to call this function. It is for choices that depend on files, which processes may see
-    differently: some file systems show changes late, and another run may be writing.
-
-    Args:
-        choose: returns a value that is JSON-serializable.
-
-    Raises:
-        Exception: `choose` raises it in process 0. The others also raise it; see `failing_together`.
+    differently: some file systems show changes late, and another run may be writing. If `choose` raises an
+    error in process 0, the others also raise it; see `failing_together`.
     """
     if jax.process_count() == 1:
         return choose()

@@ -59,9 +59,7 @@ DATA_PARALLEL: Mapping[str, Mapping[str, str | bool]] = {
 def for_mesh(mesh: Mesh, recomputes: bool = False) -> dict[str, str | bool]:
     """Returns the `compiler_options` of `jax.jit` for programs on a mesh; empty for most meshes.
 
-    Args:
-        mesh: the mesh.
-        recomputes: whether the program computes activations again to free their memory (`model.remat`).
+    `recomputes` tells whether the program computes activations again to free their memory (`model.remat`).
     """
     devices = list(mesh.devices.flat)
     device = next((one for one in devices if one.process_index == jax.process_index()), devices[0])
@@ -94,11 +92,8 @@ def enable_compilation_cache(workdir: files.PathLike = "") -> None:
 
     Commands call it before they compute. It first checks that the devices exist; see `host.check_devices`.
     The cache is JAX_COMPILATION_CACHE_DIR; by default ~/.cache/bert_jax/xla (under XDG_CACHE_HOME if it is
-    set), or, for a work directory in a bucket, a folder of the bucket, which a new machine can also read. In
-    a run of several processes, only process 0 writes to the cache.
-
-    Args:
-        workdir: the work directory of a run; "" for other computations.
+    set), or, for the work directory of a run in a bucket, a folder of the bucket, which a new machine can
+    also read. In a run of several processes, only process 0 writes to the cache.
     """
     host.check_devices()
     directory = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]

@@ -46,9 +46,7 @@ def bytes_on_device(tree: Any) -> float:
 def program_bytes(analysis: Any, platform: str) -> int:
     """Returns the bytes on each device while a program runs. Donated buffers are counted once.
 
-    Args:
-        analysis: the result of `jax.stages.Compiled.memory_analysis`.
-        platform: the platform of the device.
+    `analysis` is the result of `jax.stages.Compiled.memory_analysis`.
     """
     if platform == "tpu":
         # Temporary buffers share memory: a program can run although their sum exceeds the chip's memory.
@@ -63,12 +61,10 @@ def program_bytes(analysis: Any, platform: str) -> int:
 
 
 def available(mesh: jax.sharding.Mesh) -> float | None:
-    """Returns the free bytes of the device with the fewest in a mesh. Every process gets the same value.
+    """Returns the free bytes of the device with the fewest in a mesh: its limit minus its arrays.
 
-    Every process of a run has to call it.
-
-    Returns:
-        The device's limit minus the arrays that it holds; None if a device reports no limit, like CPUs.
+    It is None if a device reports no limit, like CPUs. Every process of a run has to call it, and gets the
+    same value.
     """
     least = math.inf
     for device in mesh.local_devices:

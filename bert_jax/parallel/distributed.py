@@ -54,16 +54,9 @@ def process_info(
 ) -> ProcessInfo | None:
     """Describes this process in its run. None if the run has one process.
 
-    Args:
-        coordinator_address: HOST:PORT of process 0; IPv6 addresses are in brackets.
-        num_processes: the number of processes.
-        process_id: the index of this one.
-        detect: whether to read the environment when none of the three is given.
-        timeout: seconds to wait until the coordinator's name can be resolved.
-        environ: the environment variables.
-
-    Raises:
-        UserError: some of the three arguments are missing or invalid.
+    Without an address (HOST:PORT of process 0; IPv6 addresses are in brackets), a number of processes and an
+    index, the environment is read if `detect`. `timeout` is in seconds, until the coordinator's name can be
+    resolved. It raises UserError if some of the three are missing or invalid.
     """
     if coordinator_address is None and num_processes is None and process_id is None:
         return _detect(timeout, environ) if detect else None
@@ -111,14 +104,8 @@ def _detect(timeout: int, environ: Mapping[str, str]) -> ProcessInfo | None:
 def start(info: ProcessInfo, *, meet_timeout: int = 300, heartbeat_timeout: int = 100) -> None:
     """Waits for the other processes and starts jax.distributed, before any other use of JAX's devices.
 
-    Args:
-        info: this process.
-        meet_timeout: seconds within which all processes have to connect.
-        heartbeat_timeout: seconds without a heartbeat of a process after which the other processes end.
-
-    Raises:
-        ClusterError: some processes did not connect; the message names them.
-        UserError: the port is in use, or two processes have the same index.
+    All processes have to connect within `meet_timeout` seconds. If a process has no heartbeat for
+    `heartbeat_timeout` seconds, the others end. It raises the errors of `rendezvous`.
     """
     rendezvous(info, meet_timeout)
     jax.distributed.initialize(
@@ -140,13 +127,10 @@ def _split(address: str) -> tuple[str, int]:
 def rendezvous(info: ProcessInfo, timeout: float, log: Callable[[str], None] = print) -> None:
     """Waits until all processes have connected to process 0, which listens on all of its addresses.
 
-    Args:
-        info: this process.
-        timeout: seconds from the call of this function.
-        log: called in process 0 with a line every ten seconds of waiting.
+    In process 0, `log` is called with a line every ten seconds of waiting.
 
     Raises:
-        ClusterError: some processes did not connect; the message names them.
+        ClusterError: some processes did not connect within `timeout` seconds; the message names them.
         UserError: the processes disagree about their number, two have the same index, or process 0 cannot
             listen on its port.
     """

@@ -136,9 +136,8 @@ def ignore_missing_accelerators() -> None:
 def check_devices() -> None:
     """Checks that jax finds the devices that JAX_PLATFORMS names.
 
-    Raises:
-        UserError: the machine has no such device, or the package for it is not installed.
-        ClusterError: the device may exist, but another process may still hold it.
+    It raises UserError if the machine has no such device, or the package for it is not installed, and
+    ClusterError if the device may exist, but another process may still hold it.
     """
     try:
         jax.devices()

@@ -38,11 +38,7 @@ def for_forward_pass(batch: Batch, mesh: jax.sharding.Mesh) -> int:
     """Returns the number of microbatches for the forward pass of a global batch: 1, except on CPUs.
 
     The rows of each device are divided evenly, into microbatches whose number of tokens is the nearest to
-    `tokens_at_a_time`.
-
-    Args:
-        batch: a batch, usually with int32 `input_ids` [B, ..., L]. A batch without them is not split.
-        mesh: the device mesh that holds it.
+    `tokens_at_a_time`. A batch without int32 `input_ids` [B, ..., L] is not split.
     """
     tokens, ids = tokens_at_a_time(mesh), batch.get("input_ids")
     if tokens is None or ids is None:

@@ -39,12 +39,9 @@ def place(
 ) -> dict[str, Any]:
     """Returns parameters by name on every device of a mesh, with layers in the fastest form.
 
-    Args:
-        params: arrays by name, on the host or on the devices of the mesh. Arrays on CPUs are copied only if
-            they are cast.
-        stacked: the names of parameters whose first axis is the layer. Names missing in `params` are ignored.
-        mesh: the devices.
-        dtype: the dtype of the matmuls in layers, "float32" or "bfloat16". Their kernels are cast to it.
+    Arrays are on the host or on the devices of the mesh, and arrays on CPUs are copied only if they are cast.
+    The first axis of the parameters in `stacked`, some of which may be missing, is the layer. Their kernels
+    are cast to `dtype`, "float32" or "bfloat16", in which layers multiply.
     """
     found = dict(params)
     layered = found.keys() & stacked

@@ -164,7 +164,7 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
 
 
-def check_batch_size(batch_size: int, mesh: Mesh, accumulate_steps: int = 1) -> None:
+def check_batch_size(batch_size: int, mesh: Mesh, accumulate_steps: int) -> None:
     """Raises UserError if the rows of a global batch are not a multiple of data x fsdp x accumulate_steps.
 
     `accumulate_steps` is the number of microbatches; 0 for one that is chosen later, among those that divide
@@ -226,16 +226,12 @@ _MOST_LAYERS = 96  # in a stack; see `_sum_over_data`
 
 
 def sum_over_rows(function: Callable[[Any, Any], Any], given: Any, rows: Any) -> Any:
-    """Returns sums over the rows of a batch, added up over the devices once.
+    """Returns the sums over rows that `function(given, rows)` returns, added up over the devices once.
 
-    If `data` is the only axis of the context mesh that splits arrays, each device computes the function from
-    its own rows, with their dropout, without any communication, and the results are summed over the devices
-    at the end. Otherwise the function is computed from all rows, and XLA's partitioner inserts the sums.
-
-    Args:
-        function: (given, rows) -> tree of sums over the rows.
-        given: a tree of arrays that all devices have.
-        rows: a tree of arrays [B, ...] that are split over `data`.
+    All devices have `given`; `rows` are arrays [B, ...] that are split over `data`. If `data` is the only
+    axis of the context mesh that splits arrays, each device computes the function from its own rows, with
+    their dropout, without any communication, and the results are summed over the devices at the end.
+    Otherwise the function is computed from all rows, and XLA's partitioner inserts the sums.
     """
     mesh = jax.sharding.get_abstract_mesh()
     # With `shard_map` over data and the other axes left to the partitioner, XLA aborts for data=2 fsdp=2
@@ -267,11 +263,8 @@ def jit_train_step(
 ) -> MeshFunction:
     """Returns a train step (state, batch, seed) -> (state, metrics) compiled for the mesh.
 
-    Args:
-        train_step: the function.
-        mesh: the device mesh.
-        shardings: the shardings of the train state, whose buffers are donated.
-        recomputes: whether it recomputes activations to save memory (`model.remat`).
+    It donates the buffers of the state, which has these shardings. `recomputes` tells whether it recomputes
+    activations to save memory (`model.remat`).
     """
     replicated = NamedSharding(mesh, PartitionSpec())
     return MeshFunction(
@@ -287,16 +280,9 @@ def jit_train_step(
 
 
 def jit_eval_step(eval_step: Callable, mesh: Mesh, shardings: Any) -> MeshFunction:
-    """Returns the evaluation step compiled for the mesh.
+    """Returns a step of `training.step.make_eval_step`, whose result is replicated, compiled for the mesh.
 
-    Args:
-        eval_step: see `bert_jax.training.step.make_eval_step`.
-        mesh: the device mesh.
-        shardings: the shardings of the train state, of which this step takes `params` and `frozen`.
-
-    Returns:
-        (params, batch, batch index, seed) -> replicated (sum, weight) pairs. The function has another
-        argument, `frozen`, if the state has frozen parameters.
+    Of the train state, which has these shardings, it takes `params` and, if the state has them, `frozen`.
     """
     replicated = NamedSharding(mesh, PartitionSpec())
     frozen = () if shardings.frozen is None else (shardings.frozen,)

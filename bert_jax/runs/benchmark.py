@@ -51,13 +51,9 @@ def _draw_lengths(count: int, length: int, rng: np.random.Generator) -> np.ndarr
 def synthetic_batch(rows: str, batch_size: int, length: int, vocab_size: int, mask_copies: int = 0) -> Batch:
     """Returns a batch of random tokens, the same in every call, with the fields of `Dataset.batch`.
 
-    Args:
-        rows: "full" for one sequence of `length` tokens per row, "padded" for one sequence per row with a
-            length as in Wikipedia, or "packed" for as many such sequences as fit in a row.
-        batch_size: the number of rows.
-        length: the number of tokens of a row.
-        vocab_size: the size of the vocabulary.
-        mask_copies: as in `loader.train_batches`; the batch is one of the first epoch.
+    With `rows` "full", a row has one sequence of `length` tokens; with "padded", one sequence with a length
+    as in Wikipedia; with "packed", as many such sequences as fit. For `mask_copies`, as in
+    `loader.train_batches`, the batch is one of the first epoch.
     """
     rng = np.random.default_rng(0)
     most = packed.default_sequences_per_row(length)

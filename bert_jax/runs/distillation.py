@@ -35,22 +35,16 @@ def add_distillation(
     objective: Objective,
     config: DistillationConfig,
     head: str,
-    tokenizer: Tokenizer | None = None,
-    max_seq_length: int = 0,
-    workdir: os.PathLike | str = "",
+    tokenizer: Tokenizer | None,
+    max_seq_length: int,
+    workdir: os.PathLike | str,
 ) -> Objective:
-    """Returns the objective of a run with its teacher; only the shapes of the teacher are read.
+    """Returns the objective of a run with its teacher, if it has one; only the teacher's shapes are read.
 
-    Args:
-        objective: what the student learns without a teacher.
-        config: the configuration of the teacher; without a teacher, the objective is returned.
-        head: the head of the teacher; a key of `convert.HEADS`.
-        tokenizer: the tokenizer of the data, whose vocabulary the teacher must have.
-        max_seq_length: the number of tokens of the longest row.
-        workdir: the work directory. If its run has started, its recorded teacher is used and none is read.
-
-    Raises:
-        UserError: there is no teacher, it does not fit the student or the data, or a value is not valid.
+    The teacher has the head `head`, a key of `convert.HEADS`, and must have the vocabulary of the data's
+    tokenizer and fit the longest row, of `max_seq_length` tokens. If the run in the work directory has
+    started, its recorded teacher is used and none is read. It raises UserError if there is no teacher, if it
+    does not fit the student or the data, or if a value is not valid.
     """
     if not config.teacher:
         return objective
@@ -113,20 +107,11 @@ def read_teacher(
     log: Callable[[str], None],
     labels: Collection[str] = (),
 ) -> Objective:
-    """Returns the objective with the parameters of its teacher, unless the run has already saved them.
+    """Returns a result of `add_distillation` with the teacher's parameters, unless the run has saved them.
 
-    A teacher with another path than the run's is read and compared with the saved one.
-
-    Args:
-        objective: a result of `add_distillation`.
-        path: `distillation.teacher`.
-        head: see `add_distillation`.
-        workdir: the work directory.
-        log: called with a line that describes the teacher.
-        labels: the labels of the data, which the teacher must have in this order; empty for none.
-
-    Raises:
-        UserError: the checkpoint lacks the head or some of its parameters, or has other labels.
+    A teacher with another path than the run's is read and compared with the saved one. The teacher must have
+    the labels of the data, if there are any, in this order. It raises UserError if the checkpoint at `path`
+    lacks the head or some of its parameters, or has other labels.
     """
     if not isinstance(objective, Distillation) or _has_saved(workdir, path):
         return objective

@@ -175,13 +175,14 @@ def _open(config, directory, log, explicit, command_line, memory_limit, cleanup)
     if packed:
         rows = f"{alternatives(packed.rows)} rows of {packed.length} tokens"
         log(f"sequence packing: {counted(config.batch_size, 'example')} in {rows} per step")
+    flops_per_step = training_batches.flops_per_step()
     return dict(
         workdir=workdir,
         config=chosen,
         objective=objective,
         train_data=training_batches,
         evaluators=[best] if best else [],
-        flops_per_step=training_batches.flops_per_step(),
+        flops_per_step=lambda step: flops_per_step,
         writer=writer,
         initial_params=_initial_params(config, objective, task.objective(), workdir, log),
     )
@@ -195,12 +196,9 @@ def prepare(
 ) -> tuple[FinetuneConfig, FinetuneTask, Any]:
     """Returns the complete configuration, the task that it describes, and the examples of its training file.
 
-    Args:
-        config: a configuration like `bert_jax.tasks.default_config`, which is not changed.
-        directory: the work directory, which may not exist yet. A run that resumes keeps its dtype.
-        log: called with one line if a new run would have another dtype, and with lines about what the task
-            takes from `init_from`.
-        explicit: see `finetune`.
+    The work directory may not exist yet; a run that resumes keeps its dtype. `log` is called with one line if
+    a new run would have another dtype, and with lines about what the task takes from `init_from`. For the
+    other arguments, see `finetune`.
 
     Raises:
         UserError: an error that can be found before the computation starts, such as a field that would be
@@ -208,7 +206,7 @@ def prepare(
     """
     config = fields.finetuning(config)
     dtype = run_directory.resolve_dtype(config.model.dtype, directory, platform.target(), log)
-    config = dataclasses.replace(config, model=config.model.replace(dtype=dtype))
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, dtype=dtype))
     mesh = sharding.mesh_of(config.mesh)
     sharding.check_batch_size(config.batch_size, mesh, config.accumulate_steps)
     make_optimizer(config.optimizer, 0, None)  # the number of steps depends on the rows
@@ -241,13 +239,7 @@ def _learned(config: FinetuneConfig, task: FinetuneTask, directory: str) -> Obje
 class TrainingBatches:
     """The batches of a training file: packed if that saves computation, otherwise grouped by length.
 
-    Args:
-        config: the configuration of the run.
-        task: the task that is trained.
-        data: the encoded rows of the training file.
-        mesh: the device mesh that the batches are placed on.
-        costs: the costs of a train step.
-        row_length: the length of the packed rows of a run that resumes; see `packing.plan`.
+    `row_length` is the length of the packed rows of a run that resumes; see `packing.plan`.
     """
 
     def __init__(
@@ -257,7 +249,7 @@ class TrainingBatches:
         data: batches.EncodedRows,
         mesh: jax.sharding.Mesh,
         costs: Costs,
-        row_length: int | None = None,
+        row_length: int | None,
     ):
         self._config, self._task, self._data, self._mesh = config, task, data, mesh
         self._row_flops = costs.row_flops

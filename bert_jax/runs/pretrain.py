@@ -174,13 +174,7 @@ def _open(
 class Records:
     """The records that a run is trained and evaluated on.
 
-    Attributes:
-        train: the training set.
-        held_out: the evaluation set, or None.
-        tokenizer: the tokenizer of all of them.
-        replay: the training set from which each batch takes `replay_share` of its rows, or None.
-        replay_held_out: the evaluation set of the same records, or None.
-        replay_share: the fraction of the rows that are replay.
+    `replay_share` is the fraction of the rows of each batch that come from `replay`.
     """
 
     train: Dataset
@@ -331,17 +325,11 @@ def adopt_architecture(
 ) -> tuple[PretrainConfig, str]:
     """Returns the configuration with the architecture of the checkpoint that the model starts with, if any.
 
-    The checkpoint is `config.init_from`, or the teacher whose layers the student starts with.
-
-    Args:
-        config: the configuration of a pre-training run.
-        explicit: see `pretrain`.
-        workdir: the work directory. If a run from the same checkpoint has already started there, its
-            architecture is taken from the work directory, and the checkpoint is not read.
-        tokenizer: the tokenizer of the records, which must have the checkpoint's vocabulary.
-
-    Returns:
-        The configuration, and a line about the architecture; "" if the checkpoint was not read.
+    The checkpoint is `config.init_from`, or the teacher whose layers the student starts with. If a run from
+    the same checkpoint has already started in the work directory, its architecture is taken from there, and
+    the checkpoint is not read. Otherwise the tokenizer of the records must have the checkpoint's vocabulary.
+    The second result is a line about the architecture; "" if the checkpoint was not read. For `explicit`, see
+    `pretrain`.
     """
     # The pooling is saved with the model and read by fine-tuning runs that start from it.
     structures.check_fields(config.model.to_dict(), ("classifier_pooling",), "pre-training")
@@ -401,7 +389,7 @@ def _resolve(config: PretrainConfig, data: Records, workdir: os.PathLike | str, 
     return dataclasses.replace(
         config,
         optimizer=optimizer,
-        model=model.replace(vocab_size=vocab_size, dtype=dtype),
+        model=dataclasses.replace(model, vocab_size=vocab_size, dtype=dtype),
         masking=dataclasses.replace(config.masking, max_predictions=most),
     )
 
@@ -493,15 +481,9 @@ def make_objective(
 ) -> Objective:
     """Returns the objective of a configuration, with its teacher if it has one.
 
-    Args:
-        config: the configuration of a pre-training run.
-        masked_lm: masked LM for the configured model, with the masks and the vocabulary of the run.
-        max_seq_length: the number of tokens of the longest row.
-        tokenizer: the tokenizer of the records; None without records.
-        workdir: the work directory; "" if there is none.
-
-    Raises:
-        UserError: the rows are too long, or the model or the teacher does not fit the objective.
+    `masked_lm` is masked LM for the configured model, with the masks and the vocabulary of the run. The
+    tokenizer is None without records, and the work directory "" if there is none. It raises UserError if the
+    rows are too long, or if the model or the teacher does not fit the objective.
     """
     name, model = config.objective, masked_lm.config
     if max_seq_length > model.max_seq_length:

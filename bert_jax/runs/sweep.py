@@ -66,11 +66,8 @@ _TASKS = {
 class Run:
     """The arguments of a function that returns the configuration of a pre-training run.
 
-    Attributes:
-        steps: number of steps that fit into the budget.
-        checkpoint: the value of --model.
-        model: function (variant) that returns the work directory of an earlier variant's pre-training with
-            this seed.
+    `steps` fit into the budget, and `checkpoint` is the value of --model. `model` maps the name of an earlier
+    variant to the work directory of its pre-training with this seed.
     """
 
     steps: int
@@ -116,10 +113,7 @@ class Variant:
 class HeldOut:
     """The losses and accuracies of pre-training on 2,000 held-out records, with equal masks for all variants.
 
-    Attributes:
-        name: name of the measure.
-        records: name of the records in `Experiment.records`.
-        replace: as `masking.replace`.
+    `records` is a name in `Experiment.records`, and `replace` is as `masking.replace`.
     """
 
     name: str
@@ -267,11 +261,7 @@ def _hyphenated(name: str) -> str:
 def load_experiment(name: str) -> Experiment:
     """Returns the experiment that --experiment=NAME[:ARG] or --experiment=PATH[:ARG] names.
 
-    Args:
-        name: the name of an installed experiment, with or without "experiments/" before it, or a file.
-
-    Raises:
-        UserError: there is no such file, it raised an error, or it does not return an experiment.
+    The name may be with or without "experiments/" before it. It raises UserError as `config_files.call` does.
     """
     if f"experiments/{config_files.split(name)[0]}" in config_files.names():
         name = f"experiments/{name}"
@@ -281,14 +271,9 @@ def load_experiment(name: str) -> Experiment:
 def grid(config: ml_collections.ConfigDict, points: Sequence[str] = (), seeds: int = 1) -> Experiment:
     """Returns the experiment whose variants are the points of a grid of one fine-tuning.
 
-    Args:
-        config: see `finetune.finetune`. The seeds are `config.seed`, `config.seed + 1` and so on.
-        points: fields and their values, such as "optimizer.learning_rate=5e-5,3e-5". If there are semicolons,
-            they separate the values, which may then contain commas.
-        seeds: the number of seeds.
-
-    Raises:
-        UserError: a field is unknown or given twice, or a value has another type.
+    A point is fields and their values, such as "optimizer.learning_rate=5e-5,3e-5". If there are semicolons,
+    they separate the values, which may then contain commas. The seeds are `config.seed`, `config.seed + 1`
+    and so on. It raises UserError if a field is unknown or given twice, or if a value has another type.
     """
     values: dict[str, list[Any]] = {}
     for text in points:
@@ -345,18 +330,10 @@ _TIMED_STEPS = 64
 class Sweep:
     """Runs an experiment in a directory; runs that have a result are not repeated.
 
-    Args:
-        experiment: the experiment, with the budget and the number of seeds to run.
-        directory: its directory, a new one or one to resume.
-        records: directories of records by their names in `Experiment.records`.
-        data: folders with the data of fine-tunings, by name.
-        checkpoint: the checkpoint that variants start from; "" for none.
-        log: called with lines of progress, in process 0 of the run.
-        explicit: fields of `config.model` of the fine-tunings that were set explicitly.
-        **options: other arguments of `finetune.finetune`.
-
-    Raises:
-        UserError: an input is missing or not valid; see `finetune.prepare`.
+    `records` and `data` are directories by their names in the experiment. Variants start from `checkpoint`;
+    "" for none. `explicit` are fields of `config.model` of the fine-tunings that were set explicitly, and
+    `options` other arguments of `finetune.finetune`. It raises UserError if an input is missing or not valid;
+    see `finetune.prepare`.
     """
 
     def __init__(
@@ -406,14 +383,9 @@ class Sweep:
     def run(self, variants: Sequence[str] = ()) -> None:
         """Runs the variants that have no results yet: all with the first seed, then all with the second one.
 
-        No other sweep can use the directory meanwhile.
-
-        Args:
-            variants: names of the variants to run; all by default. If one starts from another variant, that
-                variant must be in the list or have run.
-
-        Raises:
-            UserError: the directory is in use, or has results with other settings.
+        If one of these variants, by default all, starts from another variant, that variant must be in the
+        list or have run. No other sweep can use the directory meanwhile. It raises UserError if the directory
+        is in use, or has results with other settings.
         """
         with contextlib.ExitStack() as cleanup:
             with collective.failing_together():

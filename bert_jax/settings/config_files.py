@@ -57,14 +57,9 @@ def summary(name: str) -> str:
 
 
 def load(name: str, command: str = "") -> ml_collections.ConfigDict:
-    """Returns the config that --config=NAME[:ARG] or --config=PATH[:ARG] names.
+    """Returns the config that --config=NAME[:ARG] or --config=PATH[:ARG] names, for a command or ("") any.
 
-    Args:
-        name: the value of --config.
-        command: the command that the config is for; "" for any.
-
-    Raises:
-        UserError: see `call`; also if the config is for the other kind of training.
+    It raises UserError as `call` does, and if the config is for the other kind of training.
     """
     group = example(command).partition("/")[0] if command else ""
     config = call(name, "get_config", ml_collections.ConfigDict)
@@ -76,15 +71,9 @@ def load(name: str, command: str = "") -> ml_collections.ConfigDict:
 
 
 def call(name: str, function: str, kind: type[Any]) -> Any:
-    """Returns the result of a function in a config file.
+    """Returns the result of a function in a config file that NAME[:ARG] or PATH[:ARG] names.
 
-    Args:
-        name: the name or path of the file, optionally followed by `:ARG`.
-        function: the name of the function.
-        kind: the expected type.
-
-    Raises:
-        UserError: there is no such file, it raised an error, or the function returned something else.
+    It raises UserError if there is no such file, if it raised an error, or if the result is not of this kind.
     """
     name, argument = split(name)
     path = find(name)

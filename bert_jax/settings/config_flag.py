@@ -52,10 +52,7 @@ def add(define: Define, command: str, short: Any = None) -> None:
 
 
 def parse(values: absl_flags.FlagValues, argv: Sequence[str]) -> list[str]:
-    """Parses the flags of a command that has --config.
-
-    Returns:
-        The arguments that are not flags.
+    """Parses the flags of a command that has --config, and returns the arguments that are not flags.
 
     Raises:
         UserError: the config does not exist, cannot be read, or is of the other kind of training.

@@ -13,13 +13,9 @@ from bert_jax.settings.pretrain_config import PretrainConfig
 
 
 def model(size: str, **overrides: Any) -> ml_collections.ConfigDict:
-    """Returns the fields of EncoderConfig for a named size.
+    """Returns the fields of EncoderConfig for a named size, such as "base", some of which are overridden.
 
     `vocab_size` is 0 unless it is overridden: the vocabulary then sets it.
-
-    Args:
-        size: the name of the size, such as "base".
-        **overrides: values of fields that differ from the size's.
     """
     fields = sizes.named(size, **overrides).to_dict()
     return ml_collections.ConfigDict(fields | {"vocab_size": overrides.get("vocab_size", 0)})
@@ -35,15 +31,10 @@ def pretrain(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:
 
 
 def paper_phase(config: ml_collections.ConfigDict, phase: str) -> ml_collections.ConfigDict:
-    """Changes a configuration to a phase of the paper's pre-training, and returns it.
+    """Changes a pre-training configuration to a phase of the paper's pre-training, and returns it.
 
-    Args:
-        config: the pre-training configuration.
-        phase: "phase1" for the first 90% of the steps, or "phase2", which resumes from phase 1, or "", which
-            leaves the configuration unchanged.
-
-    Raises:
-        UserError: the phase is unknown.
+    "phase1" is the first 90% of the steps, "phase2" resumes from it, and "" leaves the configuration
+    unchanged. It raises UserError for another phase.
     """
     if phase not in ("", "phase1", "phase2"):
         raise UserError(f"phase {phase!r}: expected phase1, of 128 tokens, phase2, of 512, or none")

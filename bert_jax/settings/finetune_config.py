@@ -20,10 +20,7 @@ from bert_jax.settings.run_config import (
 class FinetuneDataConfig(Part):
     """The files of fine-tuning. Tasks declare more fields of `config.data`."""
 
-    train: str = option(
-        "",
-        "Training file, or `hf:ORG/NAME:CONFIG` on the Hugging Face hub.",
-    )
+    train: str = option("", "Training file, or `hf:ORG/NAME:CONFIG` on the Hugging Face hub.")
     eval: str = option("", "Evaluation file. Empty: the validation split if `data.train` is on the hub.")
 
 
@@ -37,18 +34,14 @@ def _other_default(name: str, default: Any) -> Any:
 class FinetuneConfig(RunConfig):
     """Fine-tuning; the defaults are the paper's (appendix A.3).
 
-    Attributes:
-        of_tasks: the values of the fields that tasks declare, by their dotted names.
+    `of_tasks` are the values of the fields that tasks declare, by their dotted names.
     """
 
     task: str = option("classification", "Name of the task.")
     batch_size: int = _other_default("batch_size", 32)
     epochs: float = option(3.0, "Passes over the training file.", above=0, maximum=10**6)
     warmup_fraction: float = option(
-        0.1,
-        "Warm-up as a fraction of the steps, with `optimizer.warmup_steps=0`.",
-        minimum=0,
-        below=1,
+        0.1, "Warm-up as a fraction of the steps, with `optimizer.warmup_steps=0`.", minimum=0, below=1
     )
     optimizer: FinetuneOptimizerConfig = FinetuneOptimizerConfig(learning_rate=5e-5, warmup_steps=0)
     distillation: DistillationConfig = DistillationConfig(losses="logits=0.5, task=0.5")
@@ -58,10 +51,7 @@ class FinetuneConfig(RunConfig):
     from_scratch: bool = option(
         False, "Use the architecture and vocabulary of `init_from`, but not its weights."
     )
-    data_dir: str = free(
-        "",
-        "Directory with the files of a benchmark task, or `hf:nyu-mll/glue`.",
-    )
+    data_dir: str = free("", "Directory with the files of a benchmark task, or `hf:nyu-mll/glue`.")
     data: FinetuneDataConfig = FinetuneDataConfig()
     train_rows: int = option(0, "Number of training examples to use. 0: all.")
     group_by_length: bool = option(True, "Batch examples of similar lengths, unless they are packed.")

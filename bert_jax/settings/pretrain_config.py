@@ -30,12 +30,7 @@ from bert_jax.settings.run_config import (
 
 @dataclasses.dataclass(frozen=True)
 class Ramp:
-    """A number as a function of the step alone.
-
-    Attributes:
-        starts: the steps from which each value holds, counted from 0 and ascending from 0.
-        values: the values.
-    """
+    """A number as a function of the step alone: the `values`, and the step from 0 where each starts."""
 
     starts: tuple[int, ...]
     values: tuple[int, ...]
@@ -100,10 +95,7 @@ class MaskingConfig(Part):
         "0.8,0.1,0.1",
         "Fractions of the chosen tokens that become [MASK], become a random token, and stay the same.",
     )
-    exclude_special: bool = option(
-        False,
-        "Exclude padding, [CLS], [SEP] and [UNK] from the random tokens.",
-    )
+    exclude_special: bool = option(False, "Exclude padding, [CLS], [SEP] and [UNK] from the random tokens.")
     never_chosen: str = option(
         "layout",
         "Special tokens that are never predicted: `layout` ([CLS] and [SEP]), `special` (also [UNK] and "
@@ -154,9 +146,7 @@ class ReplacedTokensConfig(Part):
     """The objective of ELECTRA and DeBERTa v3, for `objective=replaced_tokens` only."""
 
     generator_hidden_size: int = fixed(
-        0,
-        "Width of the generator. 0: a quarter of `model.hidden_size`.",
-        maximum=2**20,
+        0, "Width of the generator. 0: a quarter of `model.hidden_size`.", maximum=2**20
     )
     generator_layers: int = fixed(0, "Layers of the generator. 0: `model.num_hidden_layers`.", maximum=10_000)
     sharing: str = fixed(
@@ -178,14 +168,10 @@ class PretrainEvalConfig(EvalConfig):
 class PretrainDataConfig(Part):
     """The records of pre-training. Directory and vocabulary may move: their digests identify them."""
 
-    dir: str = free(
-        "",
-        "Records of `bert-jax data` or of google-research/bert's create_pretraining_data.",
-    )
+    dir: str = free("", "Records of `bert-jax data` or of google-research/bert's create_pretraining_data.")
     vocab: str = free("", "Vocabulary file of records from create_pretraining_data.")
     replay: str = free(
-        "",
-        "Comma-separated directories of older records to mix into each batch, against forgetting.",
+        "", "Comma-separated directories of older records to mix into each batch, against forgetting."
     )
     replay_share: float = option(
         0.1, "Fraction of the rows that come from `data.replay`.", minimum=0.001, maximum=0.999
@@ -203,8 +189,7 @@ class PretrainConfig(RunConfig):
 
     steps: int = option(1_000_000, "Steps of the whole run.", minimum=1)
     batch_ramp: str = option(
-        "",
-        "Batch size from given steps on, such as `0=256, 1000=512`; the last is `batch_size`.",
+        "", "Batch size from given steps on, such as `0=256, 1000=512`; the last is `batch_size`."
     )
     optimizer: PretrainOptimizerConfig = PretrainOptimizerConfig()
     distillation: PretrainDistillationConfig = PretrainDistillationConfig()
@@ -218,10 +203,7 @@ class PretrainConfig(RunConfig):
         "DeBERTa v3).",
         choices=("masked_lm", "causal_lm", "replaced_tokens"),
     )
-    causal_steps: int = option(
-        0,
-        "Steps of causal LM at the start, before masked LM.",
-    )
+    causal_steps: int = option(0, "Steps of causal LM at the start, before masked LM.")
     replaced_tokens: ReplacedTokensConfig = ReplacedTokensConfig()
     resume_from: str = option(
         "",
@@ -274,13 +256,9 @@ _RULES: Sequence[Rule] = (
 
 
 def pretraining(config: Mapping[str, Any]) -> PretrainConfig:
-    """Returns the configuration of a pre-training run.
+    """Returns the typed form of a config as `bert_jax.settings.defaults.pretrain` makes it.
 
-    Args:
-        config: a config as `bert_jax.settings.defaults.pretrain` makes it.
-
-    Raises:
-        UserError: a field is missing, unknown, not valid, or set although it would be ignored.
+    It raises UserError if a field is missing, unknown, not valid, or set although it would be ignored.
     """
     declared = dict(config_fields.fields(PretrainConfig()))
     have = {name for name, _ in config_fields.flatten(config)}

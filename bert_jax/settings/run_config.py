@@ -26,10 +26,6 @@ class ModelConfig(Execution, Architecture, Part):
 
     vocab_size: int = fixed(0, "Rows of the word embeddings. 0: the size of the vocabulary.", maximum=10**8)
 
-    def replace(self, **changes: Any) -> ModelConfig:
-        """Returns the configuration with some fields replaced."""
-        return ModelConfig(**self.to_dict() | changes)
-
     def encoder(self) -> EncoderConfig:
         """Returns the configuration of the encoder."""
         return from_dict(self.to_dict())
@@ -90,10 +86,7 @@ class OptimizerConfig(Part):
         "Form of the cooldown: `linear`, or `sqrt`, 1 - sqrt(n / `cooldown_steps`).",
         choices=("linear", "sqrt"),
     )
-    weight_decay: float = amount(
-        0.01,
-        "Decoupled weight decay, which is multiplied by the learning rate.",
-    )
+    weight_decay: float = amount(0.01, "Decoupled weight decay, which is multiplied by the learning rate.")
     no_decay: str = option(
         r"(.*/)?(bias|scale)",
         "Parameters without weight decay: a regular expression for full names such as "
@@ -105,21 +98,14 @@ class OptimizerConfig(Part):
     eps: float = option(
         1e-6, "Constant added to the root of the second moment (Adam and LAMB).", minimum=1e-37, maximum=10**6
     )
-    clip_norm: float = option(
-        1.0,
-        "Maximum norm of the gradient. 0: no clipping.",
-        minimum=0,
-        maximum=10**30,
-    )
+    clip_norm: float = option(1.0, "Maximum norm of the gradient. 0: no clipping.", minimum=0, maximum=10**30)
     rates: str = option(
         "",
         "Learning rate factors, such as `encoder/embeddings/.*=0.1; classifier/.*=10`; the first match "
         "counts.",
     )
     freeze: str = option(
-        "",
-        "Parameters to freeze: a regular expression such as `encoder/layers/[0-5]/.*`.",
-        type="regex",
+        "", "Parameters to freeze: a regular expression such as `encoder/layers/[0-5]/.*`.", type="regex"
     )
     decay_steps: int = 0
     warmup_fraction: float = 0.0
@@ -132,10 +118,7 @@ class PretrainOptimizerConfig(OptimizerConfig):
 
     decay_steps: int = option(0, "Step at which the decay ends. 0: `steps`.")
     warmup_fraction: float = option(
-        0.0,
-        "Warm-up as a fraction of the schedule, with `optimizer.warmup_steps=0`.",
-        minimum=0,
-        below=1,
+        0.0, "Warm-up as a fraction of the schedule, with `optimizer.warmup_steps=0`.", minimum=0, below=1
     )
 
 
@@ -177,9 +160,7 @@ class AdapterConfig(Part):
         "model family's, mostly `query,value`.",
     )
     train: str = fixed(
-        "",
-        "Further parameters to train: a regular expression such as `pooler/.*`.",
-        type="regex",
+        "", "Further parameters to train: a regular expression such as `pooler/.*`.", type="regex"
     )
 
     def model_fields(self, hidden_size: int) -> dict[str, int]:
@@ -196,8 +177,7 @@ class DistillationConfig(Part):
     """The teacher of the trained model, and the terms of the distillation loss."""
 
     teacher: str = option(
-        "",
-        "Checkpoint of the teacher, in any format that `init_from` accepts. Empty: no distillation.",
+        "", "Checkpoint of the teacher, in any format that `init_from` accepts. Empty: no distillation."
     )
     losses: str = option(
         "logits=5, task=2, cosine=1",
@@ -278,9 +258,8 @@ class EvalConfig(Part):
 class RunConfig(Part):
     """Fields that pre-training and fine-tuning have in common.
 
-    Attributes:
-        steps: the number of steps; in fine-tuning, it follows from `epochs`.
-        resume_from: another run whose state pre-training resumes from; empty in fine-tuning.
+    In fine-tuning, `steps` follows from `epochs`, and `resume_from`, another run whose state pre-training
+    resumes from, is empty.
     """
 
     seed: int = option(
@@ -309,9 +288,7 @@ class RunConfig(Part):
         "hub name, or a TF1 prefix.",
     )
     init_ignore: str = option(
-        "",
-        "Parameters that `init_from` or the model may lack: a regular expression.",
-        type="regex",
+        "", "Parameters that `init_from` or the model may lack: a regular expression.", type="regex"
     )
     max_skipped_steps: int = free(
         20,

@@ -32,16 +32,11 @@ _TARGETS = ("query", "key", "value", "attention_output", "intermediate", "output
 
 
 def adapt(objective: Objective, config: AdapterConfig, head: Collection[str] = ()) -> Objective:
-    """Returns the objective with all parameters frozen, except those that an adapter trains.
+    """Returns the objective with all parameters frozen that an adapter, if there is one, does not train.
 
-    Args:
-        objective: a training objective.
-        config: the adapter. Without a kind, the objective is returned unchanged.
-        head: the parameter groups of the head that are always trained, such as "classifier". If the list is
-            empty, as in pre-training, the head is also frozen, unless the kind is "head".
-
-    Raises:
-        UserError: a value of the configuration is not valid for this objective.
+    The parameter groups in `head`, such as "classifier", are always trained. If there are none, as in
+    pre-training, the head is also frozen, unless the kind is "head". It raises UserError if a value of the
+    configuration is not valid for this objective.
     """
     kind = config.kind
     if not kind:
@@ -98,22 +93,12 @@ def load_initial(
     new_groups: Collection[str] = (),
     ignore: str = "",
 ) -> tuple[Params, checkpoint.Report]:
-    """Loads the parameters that a run is initialized with from `init_from`.
+    """Returns the nested dict of the parameters that a run takes from `init_from`, and the report.
 
-    Args:
-        config: the configuration of the run.
-        objective: the training objective.
-        abstract_params: all parameters of the model; see `convert.load_params`.
-        log: called with one line of text for each notice.
-        new_groups: parameter groups that are always newly initialized, because the checkpoint's groups may
-            be for other labels.
-        ignore: a regular expression in addition to `init_ignore`.
-
-    Returns:
-        The nested dict of the parameters, and the report.
-
-    Raises:
-        UserError: see `convert.load_params`; also a frozen parameter that the checkpoint lacks.
+    Groups in `new_groups` are always newly initialized, because the checkpoint's groups may be for other
+    labels. `ignore` is a regular expression in addition to `init_ignore`; `log` gets one line for each
+    notice. It raises UserError as `convert.load_params` does, and for a frozen parameter that the checkpoint
+    lacks.
     """
     adapter = config.adapter
     body = {name: tree for name, tree in abstract_params.items() if name not in new_groups}

@@ -37,15 +37,10 @@ def search(
 ) -> tuple[int, float]:
     """Returns the fewest microbatches that fit, or the most if none does, and the bytes that they need.
 
-    With more microbatches, the memory beyond `fixed` decreases at most in proportion to the rows, because
-    gradients take the same space. Numbers of microbatches that cannot fit are not compiled.
-
-    Args:
-        candidates: numbers of microbatches, ascending.
-        needed_by: compiles the program with a number of microbatches and returns the bytes that it needs on
-            each device; infinity if the compiler fails without a figure.
-        fixed: bytes of the program's arguments on each device, which every program needs.
-        limit: bytes that the program may need.
+    `needed_by` compiles the program with one of the ascending `candidates` and returns the bytes that it
+    needs on each device; infinity if the compiler fails without a figure. `fixed` are the bytes of the
+    program's arguments. With more microbatches, the memory beyond these decreases at most in proportion to
+    the rows, because gradients take the same space. Numbers of microbatches that cannot fit are not compiled.
     """
     whole_batch = 0.0  # a lower bound of the bytes of one microbatch beyond the fixed ones
     for number in candidates:
@@ -69,22 +64,14 @@ def choose(
     batch_sizes: Sequence[int] = (),
     limit: float | None = None,
 ) -> Config:
-    """Returns the configuration with `accumulate_steps` resolved.
+    """Returns the configuration with `accumulate_steps` resolved, unless it already has a number.
 
-    The number is written to config.json. A resumed run keeps it if it still divides the batch. Every process
-    of a run has to call the function.
-
-    Args:
-        config: the configuration of the run. It is returned unchanged if it has a number.
-        objective: the training objective.
-        workdir: the work directory, whose run has been opened.
-        largest_batch: maps a number of microbatches to this process's rows of the batch of the largest shape.
-        log: called with one line that describes the choice.
-        batch_sizes: rows of the global batches, if they differ.
-        limit: bytes of memory of each device; by default the value that the devices report.
-
-    Raises:
-        UserError: a batch does not fit, even if each microbatch has one row on each device.
+    The number is written to config.json, and `log` gets a line that describes the choice. A resumed run keeps
+    it if it still divides the batches (`batch_sizes`, if their rows differ). `largest_batch` maps a number of
+    microbatches to this process's rows of the batch of the largest shape. The limit is in bytes of memory of
+    each device, by default the value that the devices report. Every process of a run has to call the
+    function, after the run has been opened. It raises UserError if a batch does not fit even with one row on
+    each device at a time.
     """
     if config.accumulate_steps:
         return config

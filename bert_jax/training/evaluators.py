@@ -14,7 +14,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,13 +35,7 @@ Batches = Generator[dict[str, np.ndarray], None, None]  # this process's rows of
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationContext:
-    """The services of the train loop with which an evaluator shows its progress and can be interrupted.
-
-    Attributes:
-        writer: shows progress and messages.
-        guard: reports requests to stop the run.
-        watchdog: ends a process that sends no heartbeats.
-    """
+    """The services of the train loop with which an evaluator shows its progress and can be interrupted."""
 
     writer: MetricsWriter
     guard: PreemptionGuard
@@ -49,15 +43,11 @@ class EvaluationContext:
 
     @contextlib.contextmanager
     def batches(self, total: int | None = None) -> Iterator[Callable[..., None]]:
-        """Shows the progress of an evaluation in batches.
+        """Shows the progress of an evaluation in batches, whose total number may be known in advance.
 
-        Args:
-            total: the number of batches, if it is known in advance.
-
-        Yields:
-            A function (batches done, total=None) to call between batches, the same number of times in every
-            process. It raises `preemption.Interrupted` if the run was requested to stop. The evaluation is
-            then repeated when the run resumes.
+        It yields a function (batches done, total=None) to call between batches, the same number of times in
+        every process. The function raises `preemption.Interrupted` if the run was requested to stop. The
+        evaluation is then repeated when the run resumes.
         """
         with self.writer.stage("evaluation", total, "batches") as show:
 
@@ -76,7 +66,7 @@ class EvaluationContext:
             return function(params, batch, *args)
 
 
-class Evaluator(Protocol):
+class Evaluator:
     """The interface of an evaluator.
 
     Attributes:
@@ -95,7 +85,7 @@ class Evaluator(Protocol):
         The method is called in every process of the run, after `step` steps. It must not keep references to
         the arrays of the state, because the next train step donates them.
         """
-        ...
+        raise NotImplementedError
 
     def is_done(self, step: int) -> bool:
         """Returns whether the evaluator's own files, if any, contain the result of a step.
@@ -138,14 +128,9 @@ class EvalStep:
 class RecordEvaluator(Evaluator):
     """Computes the means of an objective's losses and metrics over held-out batches.
 
-    Args:
-        eval_step: the eval step of the objective.
-        batches: maps `own`, the rows of the global batch that this process feeds, to an iterator over these
-            rows of each batch. Batches may have a few different shapes; the eval step is compiled for each.
-        batch_size: rows of a global batch.
-        every: see `Evaluator`.
-        total: number of batches for the progress bar, if known.
-        name: see `Evaluator`.
+    `batches` maps `own`, the rows of the global batch that this process feeds, to an iterator over these rows
+    of each batch. Batches may have a few different shapes; the eval step is compiled for each. `total` is
+    their number, for the progress bar.
     """
 
     def __init__(
@@ -154,7 +139,7 @@ class RecordEvaluator(Evaluator):
         batches: Callable[..., Batches],
         *,
         batch_size: int,
-        every: int = 0,
+        every: int,
         total: int | None = None,
         name: str = "eval",
     ):
@@ -195,20 +180,10 @@ class BestCheckpoint(Evaluator):
     """Wraps an evaluator and saves the parameters with its best score.
 
     The parameters are saved in `best/STEP` of the work directory, and the step and the scores in best.json.
-    The run stops early after `patience` evaluations in a row without a better score. In a run of several
-    processes, all of them have to construct it.
-
-    Args:
-        evaluator: the evaluator that returns the scores. Its metric `loss` is written to metrics.jsonl, but
-            is a score only if `metric` selects it.
-        workdir: the work directory, held by the run.
-        metric: the name of the score to compare.
-        lower_is_better: whether a lower score is better.
-        patience: the number of evaluations in a row without a better score after which the run stops; 0 for
-            no early stopping.
-        on_best: called if the state that was just evaluated is the best so far, for example to write files;
-            returns additional fields of best.json.
-        log: called with the messages of the checkpointer.
+    The metric `loss` is a score only if `metric`, the name of the score to compare, selects it. The run stops
+    early after `patience` evaluations in a row without a better score; 0 is no early stopping. `on_best` is
+    called if the state that was just evaluated is the best so far, for example to write files, and returns
+    additional fields of best.json. In a run of several processes, all of them have to construct it.
     """
 
     def __init__(
@@ -299,14 +274,8 @@ def missed(
 ) -> list[Evaluator]:
     """Returns the evaluators that were due at a step but had not finished when the process ended.
 
-    Process 0 decides by the results that it sees. All processes have to call this function, and have to
-    evaluate the result together.
-
-    Args:
-        evaluators: all evaluators of the run.
-        step: the step from which the run resumes.
-        last: the last step of the run.
-        directory: the work directory, whose metrics show which evaluations have finished.
+    The metrics in the work directory show which have finished. Process 0 decides by the results that it sees.
+    All processes have to call this function, and have to evaluate the result together.
     """
     due = [each for each in evaluators if step and is_due(step, each.every, last)]
 

@@ -85,9 +85,8 @@ class RowFlops:
     def of(cls, objective: Objective, trains: Callable[[str], bool] | None = None) -> RowFlops:
         """Returns the FLOPs of an objective's model; a kernel that layers share counts once for each use.
 
-        Args:
-            objective: an objective with the configuration of its encoder.
-            trains: maps a parameter's name in a layer to whether it has a gradient. Default: the objective's.
+        `trains` maps a parameter's name in a layer to whether it has a gradient; by default the objective
+        decides.
         """
         config = encoder_config(objective)
         assert config is not None
@@ -145,11 +144,8 @@ class RowFlops:
 def row_flops(objective: Objective, left_to_right: bool = False) -> Callable[..., float]:
     """Returns the function (length, predictions=0, sequences=1) that returns the model FLOPs of one row.
 
-    They include all models that a step computes. A model without a backward pass counts for one third.
-
-    Args:
-        objective: the objective.
-        left_to_right: whether it is a step of the causal phase of `CausalThenMasked`.
+    They include all models that a step computes. A model without a backward pass counts for one third. With
+    `left_to_right`, it is a step of the causal phase of `CausalThenMasked`.
     """
     trains = _weight_gradients(objective)
     while isinstance(objective, PartlyFrozen):
@@ -257,12 +253,10 @@ def find_peak(device_kind: str) -> Peak | None:
 
 
 def peak_flops(device: jax.Device, dtype: str) -> float:
-    """Returns the peak FLOP/s of one device in matmuls.
+    """Returns the peak FLOP/s of one device in matmuls of "float32", "bfloat16" or "auto" operands.
 
-    Args:
-        device: the device. The peak is taken from the vendor's data sheet if `PEAKS` has the device's kind,
-            and is otherwise measured with a few large matmuls.
-        dtype: the dtype of the matmuls: "float32", "bfloat16" or "auto".
+    It is taken from the vendor's data sheet if `PEAKS` has the device's kind, and is otherwise measured with
+    a few large matmuls.
     """
     dtype = dispatch.resolve_dtype(dtype, platform.target_of(device))
     if peak := find_peak(device.device_kind):
@@ -278,8 +272,7 @@ def compilation_flops(mesh: jax.sharding.Mesh, dtype: str) -> float:
     device = mesh.devices.flat[0]
     if find_peak(device.device_kind) is None:
         return _COMPILE_SECONDS * _CPU_RATE
-    of_device = peak_flops(device, dtype)
-    return _COMPILE_SECONDS * _REACHED * mesh.size * of_device
+    return _COMPILE_SECONDS * _REACHED * mesh.size * peak_flops(device, dtype)
 
 
 def share_of_peak(rate: float, peak: float) -> float | None:

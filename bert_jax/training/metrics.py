@@ -269,21 +269,16 @@ class MetricsWriter:
 
 
 def _rewind(path: str, local: str, step: int) -> None:
-    """Writes the lines of `path` up to a step to `local`.
-
-    Earlier versions split a long remote file into several (see `json_files.line_files`), which are joined.
-    """
-    parts = json_files.line_files(path)
-    text = "".join(files.read(part).decode("utf-8", "replace") for part in parts.values())
+    """Writes the lines of `path` up to a step to `local`."""
+    if not files.exists(path):
+        return
+    text = files.read(path).decode("utf-8", "replace")
     # A line may be cut off right before its end, and the next one would be appended to it.
     kept = "".join(line + "\n" for line in text.splitlines() if _step_of(line) <= step)
-    if kept != text or len(parts) > 1:
+    if kept != text:
         atomic.write_text(path, kept)
-    if parts and local != path:
+    if local != path:
         atomic.write_text(local, kept, sync=False)
-    for number, part in parts.items():
-        if number:
-            files.remove(part)
 
 
 def _step_of(line: str) -> float:
@@ -402,7 +397,7 @@ class _WeightsAndBiases:
 
 def read_metrics(directory: files.PathLike, kind: str | None = None) -> list[dict]:
     """Returns the lines of metrics.jsonl in a work directory, or only one kind; [] without the file."""
-    rows = json_files.read_line_files(os.path.join(directory, _FILE))
+    rows = json_files.read_lines(os.path.join(directory, _FILE))
     rows = (row for row in rows if json_files.is_of(row.get("step"), int))
     return [row for row in rows if kind is None or row.get("kind") == kind]
 

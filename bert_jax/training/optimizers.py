@@ -44,9 +44,8 @@ NO_DECAY = r"(.*/)?(bias|scale)"  # Biases and LayerNorm scales, as in google-re
 class Layers:
     """The parameters of a train state that are stacked over layers.
 
-    Attributes:
-        stacked: the axis and the layers of each stacked parameter, by name.
-        count: the number of layers of the model; 0 if none of its parameters is stacked.
+    `stacked` has the axis and the layers of each stacked parameter, by name. `count` is the number of layers
+    of the model; 0 if none of its parameters is stacked.
     """
 
     stacked: Mapping[str, LayerSlice] = dataclasses.field(default_factory=dict)
@@ -95,8 +94,7 @@ def decay_mask(params: Any, layers: Layers, no_decay: str = NO_DECAY) -> Any:
 def freeze(objective: Objective, *patterns: str) -> Objective:
     """Returns the objective with all parameters frozen that match one of the regular expressions.
 
-    Raises:
-        UserError: an expression matches no parameter, or all expressions match every parameter.
+    It raises UserError if an expression matches no parameter, or if all of them match every parameter.
     """
     compiled = [re.compile(pattern) for pattern in patterns if pattern]
     if not compiled:
@@ -181,7 +179,7 @@ def scale_by_tree(scales: Callable[[Any], Any]) -> optax.GradientTransformation:
     )
 
 
-def add_decay(weight_decay: float, layers: Layers, no_decay: str = NO_DECAY) -> optax.GradientTransformation:
+def add_decay(weight_decay: float, layers: Layers, no_decay: str) -> optax.GradientTransformation:
     """Returns the transformation that adds weight decay to the updates; see `decay_mask`."""
 
     def decayed(u, p, decays):
@@ -347,16 +345,11 @@ _RATE_AND_DECAY = (
 )  # fmt: skip
 
 
-def from_optax(name: str, layers: Layers, args: str = "") -> optax.GradientTransformation:
-    """Returns the descent direction of an optimizer of optax or optax.contrib.
+def from_optax(name: str, layers: Layers, args: str) -> optax.GradientTransformation:
+    """Returns the descent direction of one of `OPTAX_OPTIMIZERS`.
 
-    Args:
-        name: the name of the optimizer, one of `OPTAX_OPTIMIZERS`.
-        layers: the layers of stacked parameters.
-        args: other arguments of its function in Python syntax, such as `b1=0.95, nesterov=True`.
-
-    Raises:
-        UserError: the optimizer does not accept the arguments.
+    `args` are other arguments of its function in Python syntax, such as `b1=0.95, nesterov=True`. It raises
+    UserError if the optimizer does not accept them.
     """
     make: Any = getattr(optax, name, None) or getattr(optax.contrib, name)
     accepted = inspect.signature(make).parameters
@@ -382,13 +375,11 @@ def from_optax(name: str, layers: Layers, args: str = "") -> optax.GradientTrans
 def finite_check(config: OptimizerConfig) -> str:
     """Returns the check, in addition to finite gradients, that keeps the parameters finite.
 
-    Adam needs none: an element of its direction is bounded by (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)),
-    7.3 for b1=.9 and b2=.999, and bias correction multiplies it by less than 1 / (1 - b1). LAMB makes the
-    update of a layer as large as its parameters, which therefore have to be far from an overflow. No bound is
-    known for other optimizers or for `rates`.
-
-    Returns:
-        "nothing", "norm" (of the parameters) or "update"; see `step.make_train_step`.
+    Adam needs none: an element of its direction is bounded by (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)), 7.3
+    for b1=.9 and b2=.999, and bias correction multiplies it by less than 1 / (1 - b1). LAMB makes the update
+    of a layer as large as its parameters, which therefore have to be far from an overflow. No bound is known
+    for other optimizers or for `rates`. The result is "nothing", "norm" (of the parameters) or "update"; see
+    `step.make_train_step`.
     """
     bounded = (
         not config.rates
@@ -405,18 +396,10 @@ def finite_check(config: OptimizerConfig) -> str:
 def make_optimizer(
     config: OptimizerConfig, total_steps: int, objective: Objective | None
 ) -> tuple[optax.GradientTransformation, Schedule]:
-    """Returns the optimizer and the learning rate schedule of a configuration.
+    """Returns a transformation whose updates the train step multiplies by -schedule(step), and the schedule.
 
-    Args:
-        config: the `optimizer` part of a run's configuration. For `freeze`, see `freeze`.
-        total_steps: the step at which the learning rate reaches 0, unless decay_steps is set.
-        objective: defines the optimized parameters. With None, no parameter is stacked over layers.
-
-    Returns:
-        A transformation whose updates the train step multiplies by -schedule(step), and the schedule.
-
-    Raises:
-        UserError: a value is invalid.
+    Without `decay_steps`, the learning rate reaches 0 at `total_steps`. Without an objective, which defines
+    the optimized parameters, no parameter is stacked over layers. It raises UserError if a value is invalid.
     """
     parse_rates(config.rates)
     layers = Layers.from_objective(objective) if objective is not None else Layers()

@@ -31,13 +31,8 @@ class PreemptionGuard:
     Before `hold` there are no unsaved steps, and the process's own signal handlers apply (see
     `bert_jax.signals`). With several processes, jax.distributed handles SIGTERM, and the processes agree on a
     dispatch after which all of them stop. For this, all processes have to check for a request the same number
-    of times. SIGINT to one of several processes is forwarded as SIGTERM.
-
-    Args:
-        notice: prints a line from a signal handler.
-
-    Attributes:
-        step: the step that would be saved now, for messages. The loop keeps it up to date.
+    of times. SIGINT to one of several processes is forwarded as SIGTERM. `notice` prints a line from a signal
+    handler. The loop keeps `step`, the step that would be saved now, up to date for messages.
     """
 
     def __init__(self, notice: Callable[[str], None] = signals.print_line):
@@ -114,15 +109,12 @@ class Interrupted(Exception):
 
 
 class Watchdog:
-    """Ends the process and prints the stacks of its threads if there is no heartbeat for too long.
+    """Ends the process, with the stacks of its threads, after `seconds` without a heartbeat; 0 for no limit.
 
     The heartbeat of jax.distributed detects processes that have died. It does not detect a process that is
     alive but blocked, for example in a collective that another process never entered or by a file system.
-    Such a process would block the whole pod.
-
-    Args:
-        seconds: the longest time between two heartbeats; 0 for no limit.
-        end: called with the error message when the limit is exceeded; by default it ends the process.
+    Such a process would block the whole pod. `end` is called with the error message instead of ending the
+    process.
     """
 
     def __init__(self, seconds: float, end: Callable[[str], None] | None = None):

@@ -150,12 +150,8 @@ SCHEDULES = {function.__name__: function for function in _FUNCTIONS}
 def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
     """Returns the learning rate schedule of a configuration.
 
-    Args:
-        config: the `optimizer` part of a run's configuration.
-        total_steps: the step at which the decay ends, unless decay_steps is set; 0 if it is not known yet.
-
-    Raises:
-        UserError: the warm-up and the cooldown do not fit into the run or the decay.
+    Without `decay_steps`, the decay ends at `total_steps`; 0 if they are not known yet. It raises UserError
+    if the warm-up and the cooldown do not fit into the run or the decay.
     """
     total_steps = config.decay_steps or total_steps
     warmup = config.warmup_fraction * total_steps or config.warmup_steps

@@ -40,13 +40,8 @@ class TrainState(flax.struct.PyTreeNode):
     skipped: jax.Array = flax.struct.field(default_factory=lambda: jnp.int32(0))
 
     @property
-    def parameters(self) -> dict[str, Params]:
-        """Returns the trained and the frozen parameters, with the names of the state's fields."""
-        return {"params": self.params} | ({} if self.frozen is None else {"frozen": self.frozen})
-
-    @property
     def model_parameters(self) -> dict[str, Params]:
-        """Returns `parameters` without the teacher's parameters, which are not part of the model."""
+        """Returns the trained and the frozen parameters of the model, without the teacher, by field."""
         return {"params": self.params, "frozen": _without_teacher(self.frozen or {})}
 
 
@@ -57,10 +52,7 @@ def _without_teacher(frozen: Any) -> Params:
 
 
 def abstract_state(
-    objective: Objective,
-    optimizer: optax.GradientTransformation,
-    mesh: Mesh,
-    shard_optimizer: bool = False,
+    objective: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, shard_optimizer: bool = False
 ) -> TrainState:
     """Returns the train state as ShapeDtypeStructs with shardings.
 
@@ -184,21 +176,15 @@ def without_values(objective: Objective) -> set[str]:
     return {name for name, x in leaves.items() if isinstance(x, jax.ShapeDtypeStruct)}
 
 
-def place_frozen(
-    objective: Objective, shardings: Any, initial: Mapping[str, jax.Array] | None = None
-) -> Params | None:
-    """Returns copies of the objective's frozen parameters with the given shardings, or None.
+def place_frozen(objective: Objective, shardings: Any, initial: Mapping[str, jax.Array]) -> Params | None:
+    """Returns copies of the objective's frozen parameters with the shardings of `TrainState.frozen`, or None.
 
-    Args:
-        objective: the training objective.
-        shardings: the shardings of `TrainState.frozen`.
-        initial: values with these shardings, by name, which have priority over the objective's values.
+    Values in `initial`, by name, have these shardings and have priority over the objective's values.
     """
-    values = initial or {}
 
     def place(path, x, sharding):
-        if (name := name_of(path)) in values:
-            return values[name]
+        if (name := name_of(path)) in initial:
+            return initial[name]
         return _placed(x, sharding, may_alias=False)  # The train step donates its state.
 
     frozen = objective.frozen()

@@ -31,11 +31,8 @@ _LARGEST_NORM = 1e15
 class TrainSetup:
     """The optimizer, the train state and the train step of a configuration; nothing is compiled yet.
 
-    Attributes:
-        mesh: the device mesh.
-        optimizer: the optimizer.
-        abstract_state: the shapes and shardings of the train state.
-        step_with: maps the number of microbatches (`accumulate_steps`) to the train step.
+    `abstract_state` has the shapes and shardings of the train state. `step_with` maps a number of
+    microbatches to the train step.
     """
 
     mesh: jax.sharding.Mesh
@@ -47,11 +44,7 @@ class TrainSetup:
     def from_config(
         cls, config: RunConfig, objective: Objective, devices: Sequence[jax.Device] | None = None
     ) -> TrainSetup:
-        """Sets up the train step of a run.
-
-        The mesh has the devices of this run by default. It raises UserError if the mesh or the optimizer is
-        not valid.
-        """
+        """Sets up a run, by default on all devices; raises UserError for an invalid mesh or optimizer."""
         mesh = sharding.mesh_of(config.mesh, devices=devices)
         optimizer, schedule = make_optimizer(config.optimizer, config.steps, objective)
         check = finite_check(config.optimizer)
@@ -169,9 +162,7 @@ def make_train_step(
             accepted &= _all_finite((params, opt_state))
         with jax.named_scope("optimizer"):
             params, opt_state = jax.tree.map(
-                lambda new, old: jnp.where(accepted, new, old),
-                (params, opt_state),
-                (before, state.opt_state),
+                lambda new, old: jnp.where(accepted, new, old), (params, opt_state), (before, state.opt_state)
             )
         skipped = jnp.where(accepted, 0, state.skipped + 1)
         metrics = {"loss": loss, "grad_norm": grad_norm, "learning_rate": learning_rate}
@@ -247,19 +238,12 @@ def _counts(batch: Batch) -> dict[str, jax.Array]:
 def make_eval_step(
     objective: Objective, parts_of: Callable[[Batch], int] = lambda batch: 1
 ) -> Callable[[Params, Batch, jax.Array, jax.Array], Pairs]:
-    """Returns the evaluation step.
+    """Returns the evaluation step, which computes a batch in `parts_of(prepared batch)` microbatches.
 
-    Random choices in `Objective.prepare`, such as the masks, depend only on the seed and the index of the
-    batch, so they are the same in every evaluation.
-
-    Args:
-        objective: the training objective.
-        parts_of: maps a prepared batch to the number of parts in which it is computed; see
-            `losses_in_microbatches`.
-
-    Returns:
-        (params, batch, batch index, uint32 seed, frozen=None) -> {name: (sum, weight)}, where `frozen` is
-        `TrainState.frozen`. To get means, add the pairs over all batches and divide once.
+    It maps (params, batch, batch index, uint32 seed, frozen=None) to {name: (sum, weight)}, where `frozen` is
+    `TrainState.frozen`. To get means, add the pairs over all batches and divide once. Random choices in
+    `Objective.prepare`, such as the masks, depend only on the seed and the index of the batch, so they are
+    the same in every evaluation.
     """
 
     def eval_step(params, batch, index, seed, frozen=None):
@@ -274,11 +258,8 @@ def make_eval_step(
 def losses_in_microbatches(objective: Objective, params: Params, batch: Batch, parts: int) -> Pairs:
     """Returns {name: (sum, weight)} of a batch, without dropout: of losses, `NAME_loss`, and of metrics.
 
-    Args:
-        objective: the training objective.
-        params: the parameters of its model, some of which may be `placement.UnstackedLayers`.
-        batch: a prepared batch.
-        parts: the number of microbatches, which is ignored if the objective compares rows.
+    The batch is prepared, and `params` may contain `placement.UnstackedLayers`. The number of microbatches,
+    `parts`, is ignored if the objective compares rows.
     """
 
     def of_part(params, rows):

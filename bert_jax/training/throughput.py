@@ -37,8 +37,7 @@ class StepMetrics:
     """Collects the metrics of steps on the devices and writes their means over intervals of steps.
 
     Args:
-        flops_per_step: model FLOPs of a step; or a function that maps the number of a step, counted from 1,
-            to them.
+        flops_per_step: maps a step, counted from 1, to its model FLOPs.
         lines: the training lines of metrics.jsonl up to the step from which the run resumes.
 
     Attributes:
@@ -47,9 +46,7 @@ class StepMetrics:
         last_loss: the loss of the last line.
     """
 
-    def __init__(
-        self, flops_per_step: float | Callable[[int], float], lines: Sequence[Mapping[str, float]] = ()
-    ):
+    def __init__(self, flops_per_step: Callable[[int], float], lines: Sequence[Mapping[str, float]] = ()):
         self.peak, self._flops = 0.0, flops_per_step
         self.skipped, self.last_loss = (0, 0), 0.0
         last = lines[-1] if lines else {}
@@ -142,10 +139,7 @@ class StepMetrics:
             if name in values[0]
         }
         rates["steps_per_second"] = len(values) / seconds
-        if callable(self._flops):
-            total = sum(map(self._flops, range(first, first + len(values))))
-        else:
-            total = self._flops * len(values)
+        total = sum(map(self._flops, range(first, first + len(values))))
         mfu = flops.share_of_peak(total / seconds, self.peak)
         return rates if mfu is None else rates | {"mfu": mfu}
 

@@ -32,13 +32,7 @@ from bert_jax.training import flops
 from bert_jax.training.evaluators import Batches, EvaluationContext, Evaluator, is_due, missed
 from bert_jax.training.metrics import MetricsWriter, read_metrics
 from bert_jax.training.preemption import Interrupted, PreemptionGuard, Watchdog
-from bert_jax.training.state import (
-    TrainState,
-    abstract_model,
-    init_state,
-    place_frozen,
-    without_values,
-)
+from bert_jax.training.state import TrainState, abstract_model, init_state, place_frozen, without_values
 from bert_jax.training.step import TrainSetup, lower_and_compile, shape_key
 from bert_jax.training.throughput import NOT_FINITE, STEPS_AHEAD, Profiler, StepMetrics
 from bert_jax.workdir.run_directory import WorkDir
@@ -54,7 +48,7 @@ def fit(
     objective: Objective,
     train_data: Callable[[int, np.ndarray], Batches],
     evaluators: Sequence[Evaluator] = (),
-    flops_per_step: float | Callable[[int], float],
+    flops_per_step: Callable[[int], float],
     writer: MetricsWriter,
     initial_params: Any = None,
     stall_timeout: float = 0.0,
@@ -70,8 +64,8 @@ def fit(
             of each step's batch, beginning with the start step. Batches may have a few different shapes; the
             train step is compiled for each.
         evaluators: evaluate the state, each at its own steps and at the end; see `training.evaluators`.
-        flops_per_step: model FLOPs of a global batch, for MFU; 0 if they are not known. If batches have
-            different sizes, a function that maps a step number, counted from 1, to the FLOPs.
+        flops_per_step: maps a step, counted from 1, to the model FLOPs of its global batch, for MFU; 0 if
+            they are not known.
         writer: writes the metrics and the messages.
         initial_params: nested dict of arrays, which may contain only some of the model's parameters (the
             others are initialized), or a function that maps its abstract parameters, with their shardings, to
@@ -158,7 +152,7 @@ class _Run:
     initial_params: Any
     evaluators: Sequence[Evaluator]
     checkpointer: checkpoint.Checkpointer
-    flops_per_step: float | Callable[[int], float]
+    flops_per_step: Callable[[int], float]
     writer: MetricsWriter
     guard: PreemptionGuard
     watchdog: Watchdog
@@ -318,8 +312,8 @@ class _Run:
     # Logging, saving and evaluation
 
     def _peak_flops(self) -> float:
-        last, per_step = self.config.steps, self.flops_per_step
-        if (per_step(last) if callable(per_step) else per_step) * last < _MFU_FROM_FLOPS:
+        last = self.config.steps
+        if self.flops_per_step(last) * last < _MFU_FROM_FLOPS:
             return 0.0
         return flops.peak_flops(self._mesh.devices.flat[0], self.config.model.dtype) * self._mesh.size
 
@@ -374,18 +368,13 @@ class _Run:
         try:
             yield
         except Interrupted:
-            self._save_and_stop()
-
-    def _save_and_stop(self) -> None:
-        skipped = self._skipped()
-        self._step_metrics.write(self.writer)
-        if self.step:
-            self._save(skipped)
-        self.checkpointer.wait()
-        saved = self.checkpointer.steps()
-        self.guard.stop(
-            f"stopped at step {self.step}, {'saved' if self.step in saved else 'nothing to save'}"
-        )
+            skipped = self._skipped()
+            self._step_metrics.write(self.writer)
+            if self.step:
+                self._save(skipped)
+            self.checkpointer.wait()
+            is_saved = self.step in self.checkpointer.steps()
+            self.guard.stop(f"stopped at step {self.step}, {'saved' if is_saved else 'nothing to save'}")
 
     def check_result(self) -> None:
         """Raises UserError if no step was trained, or the loss at the end is not finite."""
@@ -417,14 +406,11 @@ class _Run:
 
 
 class _SaveTimer:
-    """Decides whether to save a step, by the time since the last save.
+    """Decides whether to save a step, because the last save was `seconds` ago; 0 for never.
 
     Process 0 decides for all. Asking it makes the processes wait for each other, so they ask rarely: at the
     step where process 0 expects the time to be over, from the duration of the steps since the save, and when
     the number of these steps has doubled, because their duration may change.
-
-    Args:
-        seconds: the time between two saves; 0 for none.
     """
 
     def __init__(self, seconds: float):

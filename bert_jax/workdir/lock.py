@@ -23,12 +23,8 @@ class Lock:
     The kernel locks a local file, also for the other hosts of a network file system, and releases it when the
     process ends for any reason. In an object store, and if the file system has no locks, the file exists
     while the lock is held, and is created only if it does not exist. The holder renews it from a thread, and
-    another run takes it over after `lease` seconds without a renewal.
-
-    Args:
-        directory: a local path or a URL; created if missing.
-        lease: see above.
-        log: called with one line if `acquire` has to wait.
+    another run takes it over after `lease` seconds without a renewal. `log` is called with one line if
+    `acquire` has to wait.
     """
 
     def __init__(self, directory: files.PathLike, *, lease: float = 60.0, log=print):

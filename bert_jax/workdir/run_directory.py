@@ -32,7 +32,6 @@ from bert_jax.kernels.dispatch import Target
 from bert_jax.parallel import collective
 from bert_jax.settings import config_fields
 from bert_jax.settings.config_fields import Field
-from bert_jax.settings.removed_fields import REMOVED
 from bert_jax.workdir.lock import Lock
 
 # The schema of the parts of config.json that are read again.
@@ -73,13 +72,21 @@ _FREE = (
 )
 _FIXED = ("vocabulary.digest",)
 
-# Renamed fields of `config`: the name in config.json of earlier versions, and the present name.
+# Fields of `config` in earlier versions: their present names, and the defaults of those without one.
 _RENAMED = {"max_length": "max_seq_length"}
+REMOVED: dict[str, object] = {
+    "data.answer_start": "",
+    "data.eval_split": "eval",
+    "data.max_corrupt_rows": 100,
+    "data.train_split": "train",
+    "model.residual": "auto",
+    "spikes.factor": 0.0,
+    "spikes.metric": "loss",
+    "spikes.window": 128,
+}
 
 BEST = "best"  # The directory of the checkpoint with the best score.
 BEST_FILE = "best.json"  # Describes that checkpoint.
-# Lists batches that a run of an earlier version omitted after many skipped steps.
-RECOVERY_FILE = "recovery.json"
 REPORT_FILE = "initialized.json"  # Lists the parameters that were loaded from `init_from`.
 
 # The possible names of a vocabulary in a work directory.
@@ -89,13 +96,9 @@ _VOCABULARIES = tuple(kind.file for kind in tokenization.KINDS.values())
 class WorkDir:
     """A work directory that this run holds: `with WorkDir(path) as workdir: ...`.
 
-    Args:
-        path: the directory, which is created if it does not exist; a local path, gs:// or s3://.
-        primary: whether this process takes the lock and writes the files. One process of a run does.
-        log: called with one line if the lock has to be waited for.
-
-    Raises:
-        UserError: on entering, if another run holds the directory or it cannot be written.
+    The path is local, gs:// or s3://, and is created if it does not exist. The `primary` process of the run
+    takes the lock and writes the files. `log` is called with one line if the lock has to be waited for.
+    Entering raises UserError if another run holds the directory or it cannot be written.
     """
 
     def __init__(self, path: files.PathLike, *, primary: bool = True, log=print):
@@ -170,8 +173,7 @@ class WorkDir:
             if self._confirmed:
                 files.remove(os.path.join(self.path, REPORT_FILE), missing_ok=True)
                 if before:  # Without a config.json, these may be a user's files.
-                    for name in (BEST_FILE, RECOVERY_FILE):
-                        files.remove(os.path.join(self.path, name), missing_ok=True)
+                    files.remove(os.path.join(self.path, BEST_FILE), missing_ok=True)
                     files.remove_tree(os.path.join(self.path, BEST))
                 self._write_run()
 
@@ -179,13 +181,7 @@ class WorkDir:
         before = read_run(self.path) if files.exists(os.path.join(self.path, "config.json")) else {}
         steps = sorted(filter(str.isdecimal, files.names(self.checkpoints)), key=int)
         newest = [os.path.join("checkpoints", step) for step in steps[-1:]]
-        resumes = bool(before) and has_started(self.path)
-        if resumes and files.exists(path := os.path.join(self.path, RECOVERY_FILE)):
-            raise UserError(
-                f"{path}: an earlier version skipped batches of this run; continue it in another --workdir "
-                "with --config.resume_from"
-            )
-        return before, resumes, newest
+        return before, bool(before) and has_started(self.path), newest
 
     def confirm_run(self) -> None:
         """Writes config.json for a run that resumes, after its state has been restored."""
@@ -239,9 +235,8 @@ class WorkDir:
 def check_run(run: Mapping[str, Any], declared: Mapping[str, Field]) -> None:
     """Checks that all processes of the run, which have to call it, have the same `run` (see `WorkDir`).
 
-    Raises:
-        UserError: a process has other values than process 0 in entries that may never change. All processes
-            raise it, and the message has both values.
+    If a process has other values than process 0 in entries that may never change, all processes raise
+    UserError with both values.
     """
     if jax.process_count() == 1:
         return
@@ -290,15 +285,9 @@ def _check_shared(directory: str, names: Sequence[str] = (), *, patience: float 
     """Checks that all processes of the run, which have to call it, see the same directory.
 
     Otherwise each would write its part of a checkpoint to another disk. Process 0 writes an empty file with a
-    random name there, and removes it when all have looked for it.
-
-    Args:
-        directory: the directory of this process, as a local path or a URL; in process 0, it exists.
-        names: paths in the directory that process 0 sees, and that the other processes must see, too.
-        patience: seconds for which a process looks, since shared file systems may show files late.
-
-    Raises:
-        UserError: a process does not see the directory of process 0. All processes raise it with its name.
+    random name there, and removes it when all have looked for it and for the paths `names`, which process 0
+    sees in the directory. A process looks for `patience` seconds, since shared file systems may show files
+    late. It raises UserError in all processes if one does not see the directory of process 0.
     """
     if jax.process_count() == 1:
         return
@@ -375,11 +364,7 @@ def resolve_dtype(
 
 
 def find_root(path: files.PathLike) -> str:
-    """Returns the work directory of a path, which is the work directory or one of its checkpoints.
-
-    Raises:
-        UserError: the path is neither.
-    """
+    """Returns the work directory of a path to it or one of its checkpoints; raises UserError for others."""
     path = os.fspath(path)
     above = files.parent(path)
     for root in (path, above, files.parent(above)):
@@ -403,10 +388,8 @@ def best_or_newest(path: files.PathLike) -> str:
 def read_run(path: files.PathLike) -> dict[str, Any]:
     """Returns the content of config.json for a work directory or one of its checkpoints.
 
-    Fields have their present names, and removed fields that have their former default are dropped.
-
-    Raises:
-        UserError: the path is not in a work directory, or its config.json is not valid.
+    Fields have their present names, and removed fields that have their former default are dropped. It raises
+    UserError if the path is not in a work directory, or if its config.json is not valid.
     """
     root = find_root(path)
     file = os.path.join(root, "config.json")

@@ -42,7 +42,7 @@ def test_the_task_is_made_of_every_text_of_three_sentences_once(tmp_path):
     tags = [tag for text in train + dev for _, tag in text]
     assert (tags.count("B-PERIOD"), tags.count("B-COMMA")) == (39, 30)
     steps.write_task(tmp_path / "task" / "dev.jsonl", dev)
-    rows = json_files.read_lines((tmp_path / "task" / "dev.jsonl").read_bytes())
+    rows = json_files.read_lines(tmp_path / "task" / "dev.jsonl")
     assert [list(zip(row["words"], row["tags"], strict=True)) for row in rows] == dev
 
 

@@ -222,7 +222,8 @@ def test_every_variant_of_an_installed_experiment_has_a_valid_config(name, pretr
     for variant in experiment.variants:
         if variant.config:
             run = sweep.Run(1000, str(pretrained), lambda name: name)
-            pretrain_config.pretraining(variant.pretraining(run)).model.replace(vocab_size=8192).encoder()
+            model = pretrain_config.pretraining(variant.pretraining(run)).model
+            dataclasses.replace(model, vocab_size=8192).encoder()
         for measure in experiment.measures_of(variant):
             if isinstance(measure, Finetuning):
                 given = measure.configured(variant, init_from="model", data_dir="data")

@@ -98,7 +98,7 @@ class Run:
                 with mock.patch.object(step_module, "make_optimizer", return_value=self.optimizer):
                     return train.fit(
                         workdir=workdir, config=config, objective=self.task, train_data=self.train_data,
-                        evaluators=[records, *self.evaluators], flops_per_step=0, writer=writer,
+                        evaluators=[records, *self.evaluators], flops_per_step=lambda step: 0, writer=writer,
                         initial_params=self.initial_params,
                     )  # fmt: skip
             finally:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tensorboardX.proto import event_pb2
 
-from bert_jax.io import atomic, files
+from bert_jax.io import files
 from bert_jax.training import metrics
 from bert_jax.training.metrics import (
     MetricsWriter,
@@ -128,18 +128,6 @@ def test_a_run_does_not_wait_for_uploads(remote, monkeypatch):
     assert steps_of(url) == list(range(1, 41))
     with files.local_copy(f"{url}/tensorboard") as folder:
         assert steps(Path(folder), "train/loss") == list(range(1, 41))
-
-
-def test_a_remote_run_that_resumes_joins_the_files_of_earlier_versions(remote):
-    url = remote
-    for name, steps in (("metrics.jsonl", (1, 2)), ("metrics.1.jsonl", (3, 4))):
-        lines = (json.dumps({"step": step, "kind": "train", "loss": 1.0}) + "\n" for step in steps)
-        atomic.write_text(f"{url}/{name}", "".join(lines))
-    writer = MetricsWriter(url, terminal=False)
-    writer.rewind(3)
-    write_lines(writer, [4])
-    writer.close()
-    assert steps_of(url) == [1, 2, 3, 4] and "metrics.1.jsonl" not in files.names(url)
 
 
 def test_other_processes_write_nothing(tmp_path, capsys):

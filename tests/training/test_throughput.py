@@ -25,7 +25,7 @@ def test_the_rate_of_an_interval_is_that_of_its_last_step():
 
 
 def test_mfu_is_of_all_devices():
-    meter = StepMetrics(flops_per_step=4e9)
+    meter = StepMetrics(lambda step: 4e9)
     meter.start(peak=8e9)
     rates = meter._rates([{"tokens": 10.0, "sequences": 2.0}] * 5, seconds=5.0)
     assert rates == {
@@ -36,8 +36,8 @@ def test_mfu_is_of_all_devices():
 def test_goodput_is_of_all_starts_of_a_run(monkeypatch):
     clock = iter((1000.0, 1100.0, 4700.0, 4800.0))
     monkeypatch.setattr(throughput.time, "time", lambda: next(clock))
-    line = StepMetrics(0.0)._times(60.0)
+    line = StepMetrics(lambda step: 0.0)._times(60.0)
     assert (line["time"], line["run_seconds"], line["goodput"]) == (1100.0, 100.0, 0.6)
     # Killed; what was written after this line is dropped; an hour later it goes on from there.
-    line = StepMetrics(0.0, [line])._times(40.0)
+    line = StepMetrics(lambda step: 0.0, [line])._times(40.0)
     assert line["run_seconds"] == 3800.0 and line["goodput"] == pytest.approx(100 / 3800)

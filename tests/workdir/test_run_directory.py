@@ -132,7 +132,7 @@ def test_a_run_that_made_no_step_leaves_no_claim(tmp_path, suffix):
     with WorkDir(tmp_path / "run") as held:
         held.open_run(make_run(), FIELDS)
         held.copy_vocabulary(tmp_path / "v.txt")
-        left = [run_directory.REPORT_FILE, run_directory.BEST_FILE, run_directory.RECOVERY_FILE]
+        left = [run_directory.REPORT_FILE, run_directory.BEST_FILE]
         for name in left:
             held.write_json(name, {})
         (Path(held.path) / run_directory.BEST / "8").mkdir(parents=True)
@@ -156,9 +156,6 @@ def test_a_run_that_made_a_step_has_a_claim(tmp_path, left):
         assert run_directory.has_started(held.path)
         with pytest.raises(UserError, match="belongs to another run"):
             held.open_run(make_run(config__seed=1), FIELDS)
-        held.write_json(run_directory.RECOVERY_FILE, {})  # of an earlier version
-        with pytest.raises(UserError, match=run_directory.RECOVERY_FILE):
-            held.open_run(make_run(), FIELDS)
 
 
 CPU, TPU = Target("cpu"), Target("tpu")

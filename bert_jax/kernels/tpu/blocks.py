@@ -141,7 +141,7 @@ def differentiate(
             before the factor of dropout, float32 [1, queries]; None if the block contains all keys.
     """
     logits = _logits(options, query, key, mask)
-    d_weights = [dot(value, _only(gradient, lanes), (1, 1)) for lanes in _heads(options)]
+    d_weights = [dot(value, only(gradient, lanes), (1, 1)) for lanes in _heads(options)]
     yield
     transposed, d_queries = key.T, []
     for head, lanes in enumerate(_heads(options)):
@@ -150,8 +150,8 @@ def differentiate(
         sums = jnp.sum(weights * d_probabilities, axis=0, keepdims=True) if inner is None else inner(head)
         d_logits = (weights * (d_probabilities - sums)).astype(query.dtype)
         d_queries.append(dot(transposed[features(options, head)], d_logits, (1, 0)))
-        add(head, 0, dot(d_logits, _only(query, lanes), (1, 0)))
-        add(head, 1, dot(drop(head, weights).astype(query.dtype), _only(gradient, lanes), (1, 0)))
+        add(head, 0, dot(d_logits, only(query, lanes), (1, 0)))
+        add(head, 1, dot(drop(head, weights).astype(query.dtype), only(gradient, lanes), (1, 0)))
     return jnp.concatenate(d_queries).T * (options.head_size**-0.5 * options.value_scale)
 
 
@@ -296,13 +296,14 @@ def _heads(options):
     ]
 
 
-def _only(x, lanes):
+def only(x: jax.Array, lanes: jax.Array) -> jax.Array:
+    """Returns x [L, 128] with zeros except in some lanes, bool [1, 128]."""
     return jnp.where(lanes, x, jnp.zeros_like(x))
 
 
 def _logits(options, query, key, mask):
     """Returns the binary logarithms of the softmax's exponentials, float32 [keys, queries] for each head."""
-    return [mask(head, dot(_only(key, lanes), query, (1, 1))) for head, lanes in enumerate(_heads(options))]
+    return [mask(head, dot(only(key, lanes), query, (1, 1))) for head, lanes in enumerate(_heads(options))]
 
 
 def in_rows(x: jax.Array) -> jax.Array:

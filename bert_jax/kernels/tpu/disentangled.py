@@ -24,7 +24,7 @@ from bert_jax.kernels import platform
 from bert_jax.kernels.dispatch import LANES
 from bert_jax.kernels.dropout import column_hash, keep, kernel_seeds, row_hash
 from bert_jax.kernels.matmul import dot
-from bert_jax.kernels.tpu.blocks import has_room, in_rows, memory_limit, widened
+from bert_jax.kernels.tpu.blocks import has_room, in_rows, memory_limit, only, widened
 from bert_jax.kernels.xla_attention import MASKED
 
 with epy.lazy_imports():  # programs for other platforms do not wait for this import
@@ -159,10 +159,6 @@ def _aligned_back(x, reverse):
     return _rotated(y, 0).astype(x.dtype)
 
 
-def _only(x, lanes):
-    return jnp.where(lanes, x, jnp.zeros_like(x))
-
-
 def _for_each_block(heads, *works):
     """Runs the generators work(head, tokens, distances) for all blocks of heads, alternating at each `yield`.
 
@@ -221,13 +217,13 @@ class _Head:
 
     def write_terms(self, tokens, distances):
         """Computes the logits of a block of keys with the distances to all queries."""
-        terms = dot(_only(self.key[tokens], self.lanes), self.tables[1][distances], (1, 1))
+        terms = dot(only(self.key[tokens], self.lanes), self.tables[1][distances], (1, 1))
         yield
         self.terms[:, tokens] = _aligned(terms.astype(self.terms.dtype), self.length).T
 
     def products(self, tokens, distances):
         """Returns the products of a block of queries with keys, and with the table."""
-        query = _only(self.query[tokens], self.lanes)
+        query = only(self.query[tokens], self.lanes)
         return dot(query, self.key, (1, 1)), dot(query, self.tables[0][distances], (1, 1))
 
     def softmax(self, tokens, with_keys, with_table):
@@ -313,7 +309,7 @@ def _backward(
         products = head.products(tokens, distances)
         of_result = gradient[head.row, tokens]
         scaled = (of_result.astype(jnp.float32) * (_LN_2 / (1 - options.rate))).astype(dtype)
-        d_x = dot(_only(scaled, head.lanes), head.value, (1, 1))
+        d_x = dot(only(scaled, head.lanes), head.value, (1, 1))
         yield
         x, factor = head.softmax(tokens, *products)
         x *= factor

@@ -72,12 +72,10 @@ class Segments:
 
 
 def divide(length: int, window: int) -> Segments:
-    """Returns the segments of a row.
+    """Returns the segments of a row of `length` tokens, a multiple of 128.
 
-    Args:
-        length: tokens of the row, a multiple of 128.
-        window: a token attends to the tokens at most this far to each side, as `dispatch` allows it. For
-            global attention it is the length of the row.
+    A token attends to the tokens at most `window` away, as `dispatch` allows it. For global attention it is
+    the length of the row.
     """
     reach = -(-window // _ALIGNED) * _ALIGNED
     longest = LONGEST_SEGMENT if length <= LONGEST_SEGMENT else _LONGEST_OF_SEVERAL
@@ -104,9 +102,7 @@ def backward(options: blocks.AttentionOptions, arrays, biases, by_row, statistic
 class _Grid:
     """Blocks of arrays for a grid of (rows of the batch, blocks of 128 lanes, segments).
 
-    Attributes:
-        rows: rows of a step.
-        parts: segments of a row.
+    A step has `rows` rows, and `parts` are the segments of a row.
     """
 
     rows: int

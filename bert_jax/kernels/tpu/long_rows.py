@@ -30,11 +30,8 @@ _MOST_QUERIES, _MOST_KEYS, _FEWER_KEYS = 512, 1024, 512
 class _Grid:
     """Blocks of a row, in a grid of (rows, blocks of 128 lanes, queries, keys), or with the last two swapped.
 
-    Attributes:
-        length: tokens of the row.
-        queries: queries of a block.
-        keys: keys of a block.
-        keys_last: whether the blocks of keys are the innermost loop, for each block of queries.
+    A block has `queries` queries or `keys` keys of a row of `length` tokens. If `keys_last`, the blocks of
+    keys are the innermost loop, for each block of queries.
     """
 
     length: int
@@ -124,12 +121,7 @@ def backward(options: blocks.AttentionOptions, arrays, biases, by_row, statistic
         grid,
         _backward,
         [*arrays, statistics, inner.transpose(0, 2, 3, 1)],
-        [
-            grid.of_queries(),
-            *[grid.of_keys()] * 2,
-            grid.of_queries(),
-            *[grid.by_head(options.heads)] * 2,
-        ],
+        [grid.of_queries(), *[grid.of_keys()] * 2, grid.of_queries(), *[grid.by_head(options.heads)] * 2],
         biases,
         by_row,
         out_shape=blocks.result_shapes(options, query, batch),

@@ -65,14 +65,11 @@ class TextLstm(Module):
 
     @nn.compact
     def __call__(self, x, mask, sequence_ids, second, deterministic):
-        """Returns the states [B, L, 2 * size].
+        """Returns the states [B, L, 2 * size] for word vectors x [B, L, E].
 
-        Args:
-            x: word vectors [B, L, E].
-            mask: bool [B, L], the tokens that are read.
-            sequence_ids: int32 [B, L]; 1, 2, ... by sequence of a row, and 0 at padding.
-            second: int32 [B, L], 1 for tokens of the second text of a pair, else 0.
-            deterministic: whether dropout is disabled.
+        `mask`, bool [B, L], are the tokens that are read. `sequence_ids`, int32 [B, L], are 1, 2, ... by
+        sequence of a row, and 0 at padding. `second`, int32 [B, L], is 1 for tokens of the second text of a
+        pair, else 0.
         """
         # The norms of word vectors differ between checkpoints, and are small in newly initialized vectors.
         x = self.norm("norm")(x)
@@ -101,14 +98,9 @@ def attended(x, mask, sequence_ids, second):
 class BilstmClassifier(Module):
     """Word vectors, a BiLSTM, the maximum over the tokens of each text, and a dense layer before the outputs.
 
-    For a pair with maxima u and v, the dense layer reads [u; v; |u - v|; u * v].
-
-    Attributes:
-        num_labels: the number of outputs.
-        size: features of each direction of the BiLSTM.
-        pairs: whether the examples are pairs of texts.
-        attends: whether the texts of a pair attend to each other.
-        skipped_ids: the ids of tokens that are not read, such as [CLS] and [SEP].
+    For `pairs` with maxima u and v, the dense layer reads [u; v; |u - v|; u * v]. If `attends`, the texts of
+    a pair attend to each other. `size` is the number of features of each direction of the BiLSTM. Tokens with
+    ids in `skipped_ids`, such as [CLS] and [SEP], are not read.
     """
 
     num_labels: int = 2

@@ -30,16 +30,9 @@ def logits(
 ) -> jax.Array:
     """Returns the logits of a classification head for the encoder's states, in the dtype of `config`.
 
-    Args:
-        module: the model, whose config has the pooling and the dropout rates.
-        head: the structure of the head.
-        between: its dense layer, or `identity`.
-        output: its output layer.
-        hidden: the states [B, L, H].
-        sequence_ids: as in `ClassificationModel`, which also describes the other arguments and the shapes of
-            the results.
-        deterministic: whether dropout is disabled.
-        cls_positions: int32 [B, S], or None.
+    `module` is the model, whose config has the pooling and the dropout rates. `between` is the dense layer of
+    the head, or `identity`, and `output` its output layer. `ClassificationModel` describes the other
+    arguments and the shapes of the results.
     """
     drop_in, drop_out = (module.dropout(rate.of(module.config), deterministic) for rate in head.rates)
     pool = POOLINGS[head.pooling_of(module.config)]

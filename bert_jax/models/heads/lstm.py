@@ -31,13 +31,10 @@ class Lstm(Module):
 
     @nn.compact
     def __call__(self, x, mask, segments=None):
-        """Returns the states [B, L, features].
+        """Returns the states [B, L, features] for inputs x [B, L, F] and the mask bool [B, L] of read tokens.
 
-        Args:
-            x: inputs [B, L, F].
-            mask: bool [B, L], the tokens that are read.
-            segments: int [B, L]; the state is reset where this number changes. None if each row is read as a
-                whole.
+        The state is reset where the number in `segments`, int [B, L], changes. Without them each row is read
+        as a whole.
         """
         size = self.features
         # Matmuls that do not depend on the state are computed for all tokens together, outside the loop.
@@ -80,15 +77,9 @@ def _begins(segments, reverse):
 def bidirectional(module, x, mask, layers, size, deterministic, segments=None, name=""):
     """Returns the states [B, L, 2 * size] of a stack of bidirectional LSTM layers, with dropout before each.
 
-    Args:
-        module: the module that has the parameters. It calls this function in a compact method.
-        x: inputs [B, L, F], which are returned if `layers` is 0.
-        mask: as for `Lstm`.
-        layers: the number of layers.
-        size: the features of each direction.
-        deterministic: whether dropout is disabled.
-        segments: as for `Lstm`.
-        name: prefix of the names of the layers.
+    The module, which has the parameters, calls this function in a compact method. Inputs x [B, L, F] are
+    returned if there are no layers. `mask` and `segments` are as for `Lstm`; `name` is a prefix of the names
+    of the layers.
     """
     for layer in range(layers):
         x = module.drop(x, deterministic)

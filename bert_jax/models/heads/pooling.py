@@ -38,9 +38,7 @@ def _last(hidden, sequence_ids, cls_positions):
 def highest_of(hidden: jax.Array, members: jax.Array) -> jax.Array:
     """Returns the maximum over the tokens of each set in a row, [B, S, H], and 0 for an empty set.
 
-    Args:
-        hidden: states [B, L, H].
-        members: bool [B, S, L], the tokens of each set.
+    `members`, bool [B, S, L], are the tokens of each set, and the states are [B, L, H].
     """
     members = members[..., None]
     highest = jnp.max(jnp.where(members, hidden[:, None], jnp.finfo(hidden.dtype).min), axis=2)

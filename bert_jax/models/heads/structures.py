@@ -40,9 +40,8 @@ class MaskedLMHead:
 class ReplacedTokensHead:
     """Structure of the head that detects replaced tokens; the defaults are ELECTRA's.
 
-    Attributes:
-        adds_first: whether the state of the first token of its sequence is added to each token's state,
-            followed by a norm, before the dense layer (DeBERTa v3).
+    If `adds_first`, the state of the first token of its sequence is added to each token's state, followed by
+    a norm, before the dense layer (DeBERTa v3).
     """
 
     adds_first: bool = False
@@ -56,11 +55,9 @@ LSTM = "lstm"  # name of the parameters of a BiLSTM between an encoder and a cla
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """A dropout rate of a head.
+    """A dropout rate of a head: the value, if any, of `field` in `EncoderConfig`, or else the `default`.
 
-    Attributes:
-        default: the rate; None for `hidden_dropout_prob`.
-        field: the field of `EncoderConfig` that replaces it unless its value is None; "" for no field.
+    Without a default, it is `hidden_dropout_prob`.
     """
 
     default: float | None = None
@@ -119,13 +116,7 @@ class ClassificationHead:
         """
         pooling = "none" if self.pooling == "none" else "max"
         return dataclasses.replace(
-            self,
-            pooling=pooling,
-            drop_in=NO_DROPOUT,
-            dense="none",
-            norm=False,
-            lstm_layers=2,
-            lstm_size=size,
+            self, pooling=pooling, drop_in=NO_DROPOUT, dense="none", norm=False, lstm_layers=2, lstm_size=size
         )
 
     def pooling_of(self, config: EncoderConfig) -> str:
@@ -158,15 +149,10 @@ class ClassificationHead:
 
 
 def check_fields(given: Mapping[str, Any], read: Iterable[str], user: str) -> None:
-    """Checks that a run sets no head fields of `EncoderConfig` that its heads do not read.
+    """Raises UserError if a run sets a head field of `EncoderConfig` that its heads do not read.
 
-    Args:
-        given: the fields of `EncoderConfig` in the config of the run. A checkpoint may have any values.
-        read: the names of the fields that the heads read.
-        user: what the heads belong to, for the message.
-
-    Raises:
-        UserError: a field is set, and no head reads it.
+    `given` are the fields in the config of the run; a checkpoint may have any values. `read` are the names
+    that the heads read, and the message says that they belong to `user`.
     """
     read = set(read)
     for name in HEAD_FIELDS:

@@ -38,13 +38,8 @@ class DenoisingAutoEncoder(TextVectors):
     "decoder"}, so the encoder is stored like any other; "decoder" contains only the cross-attention. Batches
     have one text per row, or are packed.
 
-    Attributes:
-        config: the configuration of the encoder.
-        special_ids: ids of the special tokens of a row's layout, which are never deleted.
-        deletion: the probability that a token is deleted.
-        token_types: token types of the first and of the second text.
-        classifier: the head whose pooling makes the vectors.
-        head: structure of the decoder's head, the same as in masked LM.
+    A token is deleted with the probability `deletion`, except the special tokens of a row's layout,
+    `special_ids`. The pooling of `classifier` makes the vectors.
     """
 
     config: EncoderConfig
@@ -124,14 +119,9 @@ def decoder_params(params: Params) -> Params:
 def kept_tokens(key: jax.Array, prepared: Batch, special_ids: tuple[int, ...], deletion: float) -> jax.Array:
     """Returns bool [B, L], true for the real tokens that are not deleted.
 
-    Each token is deleted with the probability `deletion`. Special tokens are always kept, and so is the token
-    with the largest random number of its text, so that no text becomes empty.
-
-    Args:
-        key: the key of the step.
-        prepared: `sequence_ids` and `input_ids`, int32 [B, L], and `cls_positions` for packed rows.
-        special_ids: ids that are kept.
-        deletion: the probability of deletion, in [0, 1).
+    Each token is deleted with the probability `deletion`, in [0, 1). Special tokens are always kept, and so
+    is the token with the largest random number of its text, so that no text becomes empty. `prepared` has
+    `sequence_ids` and `input_ids`, int32 [B, L], and `cls_positions` for packed rows.
     """
     input_ids, sequence_ids = prepared["input_ids"], prepared["sequence_ids"]
     rows, length = input_ids.shape
@@ -151,9 +141,8 @@ def kept_tokens(key: jax.Array, prepared: Batch, special_ids: tuple[int, ...], d
 def without_deleted(batch: Batch, kept: jax.Array) -> Batch:
     """Returns a batch whose rows contain only the kept tokens, in their original order.
 
-    Args:
-        batch: `input_ids` [B, L], `lengths` [B]; packed rows also have `starts`, `first_lengths` [B, S].
-        kept: bool [B, L]; the first token of each sequence must be kept.
+    It has `input_ids` [B, L] and `lengths` [B]; packed rows also have `starts` and `first_lengths` [B, S]. In
+    `kept`, bool [B, L], the first token of each sequence must be kept.
     """
     order = jnp.argsort(~kept, axis=-1, stable=True)
     found = batch | {

@@ -20,23 +20,14 @@ from bert_jax.objectives.embedding.sentence import EXCLUDED, HIGHEST, TextGroups
 class LateInteraction(TextGroups):
     """Trains token vectors so that a query scores higher with its document than with others.
 
-    The hidden state of each token is projected to a vector of length 1. For each query token, the largest
-    inner product with a document token is taken; their sum is the score (Khattab and Zaharia 2020, ColBERT,
-    section 3.3). The loss is cross-entropy over all documents of the batch, as in Santhanam et al. 2022,
-    section 3.2, without teacher scores.
+    The hidden state of each token is projected to a vector of length 1 with `size` dimensions. For each query
+    token, the largest inner product with a document token is taken; their sum is the score (Khattab and
+    Zaharia 2020, ColBERT, section 3.3). Document tokens with ids in `skipped` do not count. The loss is
+    cross-entropy over all documents of the batch, as in Santhanam et al. 2022, section 3.2, without teacher
+    scores.
 
     Batches have the format of `TextGroups`: queries are anchors, documents are positives and negatives. All
-    query rows have `query_length` tokens.
-
-    Attributes:
-        config: the configuration of the encoder.
-        size: number of dimensions of the vectors.
-        query_length: number of tokens of a query, all of which count in the score.
-        group: number of texts in a training group.
-        temperature: divisor of the scores.
-        skipped: ids of document tokens that do not count in the score.
-        token_types: token types of the first and of the second text.
-        classifier: the projection.
+    query rows have `query_length` tokens, all of which count in the score.
     """
 
     config: EncoderConfig
@@ -56,11 +47,7 @@ class LateInteraction(TextGroups):
         return (min(self.query_length, width), *super().row_widths(rows - 1, width))
 
     def row_outputs(self, params: Params, batch: Batch, rngs: Rngs | None) -> dict[str, jax.Array]:
-        """Returns the vectors of a prepared batch, float32.
-
-        Returns:
-            `queries` [B, Q, H] and `documents` [B, K - 1, L, H], where Q is `query_length`.
-        """
+        """Returns float32 vectors: `queries` [B, `query_length`, H], `documents` [B, K - 1, L, H]."""
         # Queries are much shorter than documents, and would be padded to the same length in one array.
         queries = {name: batch[name][:, :1, : self.query_length] for name in INPUTS}
         documents = {name: batch[name][:, 1:] for name in INPUTS}
@@ -94,15 +81,10 @@ class LateInteraction(TextGroups):
 
 
 def max_sim(query: jax.Array, documents: jax.Array, counted: jax.Array) -> jax.Array:
-    """Returns a query's scores with documents: the sum of each query token's largest inner product.
+    """Returns a query's scores, float32 [...]: the sum of each query token's largest inner product.
 
-    Args:
-        query: float32 [Q, H], the token vectors of a query.
-        documents: float32 [..., L, H], the token vectors of documents.
-        counted: bool [..., L], the document tokens that count.
-
-    Returns:
-        float32 [...].
+    The token vectors are float32, of the query [Q, H] and of documents [..., L, H]. The document tokens in
+    `counted`, bool [..., L], count.
     """
     found = jnp.einsum("qh,...lh->...ql", query, documents, precision=HIGHEST)
     return jnp.sum(jnp.max(jnp.where(counted[..., None, :], found, EXCLUDED), axis=-1), axis=-1)

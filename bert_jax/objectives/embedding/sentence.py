@@ -41,11 +41,8 @@ class TextGroups(TextObjective):
 
     A group of texts is an anchor, its positive, and any number of hard negatives, in this order. Batches come
     from `rows.batches` and have [B, K] rows, K texts per group; int32 `texts` are equal for equal texts.
-
-    Attributes:
-        group: number of texts in a training group. Evaluation groups are pairs.
-        temperature: divisor of the scores.
-        symmetric: whether the loss is the mean of both directions, anchor to positive and back.
+    Training groups have `group` texts, and evaluation groups are pairs. Scores are divided by the
+    temperature. If `symmetric`, the loss is the mean of both directions, anchor to positive and back.
     """
 
     group: int = 2
@@ -69,12 +66,9 @@ class TextGroups(TextObjective):
     def contrast(self, scores: jax.Array, batch: Batch) -> tuple[Pairs, Pairs]:
         """Returns InfoNCE, the cross-entropy of finding each anchor's positive, and its accuracy.
 
-        A text equal to the anchor, or to a positive of an equal anchor, is not used as a negative.
-
-        Args:
-            scores: float32 [B, (K - 1) B], each anchor's scores with the other texts of all groups: first all
-                positives, then all first negatives, and so on.
-            batch: a batch with `texts` and `weights`.
+        `scores`, float32 [B, (K - 1) B], are each anchor's scores with the other texts of all groups: first
+        all positives, then all first negatives, and so on. A text equal to the anchor, or to a positive of an
+        equal anchor, is not used as a negative.
         """
         texts, present = self.by_group("texts", batch), self.by_group("weights", batch)
         weights = present[:, 0]
@@ -143,19 +137,10 @@ class SentenceEmbedding(TextVectors, TextGroups):
     - "cosent": of any two pairs in a batch, the pair with the larger target should have the larger cosine:
       log(1 + sum of exp((cosine of the other pair - its cosine) / temperature)) (CoSENT).
     - "classes": cross-entropy of a linear classifier of (u, v, |u - v|), where u and v are the vectors of a
-      pair (Reimers and Gurevych 2019, section 3).
+      pair, with `num_labels` classes (Reimers and Gurevych 2019, section 3).
 
-    Attributes:
-        config: the configuration of the encoder.
-        kind: one of `KINDS`.
-        group: number of texts in a training group. Evaluation groups are pairs.
-        temperature: divisor of the cosines.
-        symmetric: whether "contrastive" is the mean of both directions, anchor to positive and back.
-        sizes: numbers of leading dimensions. The loss is the mean over these truncated vectors and the whole
-            vector (Kusupati et al. 2022, Matryoshka representations); empty for the whole vector only.
-        num_labels: number of classes; 0 for other kinds.
-        token_types: token types of the first and of the second text.
-        classifier: the head whose pooling makes the vectors.
+    The loss is the mean over the whole vector and vectors truncated to the leading dimensions in `sizes`
+    (Kusupati et al. 2022, Matryoshka representations). The pooling of `classifier` makes the vectors.
     """
 
     config: EncoderConfig
@@ -219,11 +204,8 @@ class SentenceEmbedding(TextVectors, TextGroups):
 def cosent(cosines: jax.Array, targets: jax.Array, weights: jax.Array, temperature: float) -> Pair:
     """Returns the CoSENT loss of a batch as (sum, weight): the one loss value, counted once per pair.
 
-    Args:
-        cosines: float32 [B], the cosine of each pair.
-        targets: float32 [B], the similarity of each pair on any scale.
-        weights: float32 [B], 1 for each pair, and 0 for padding.
-        temperature: divisor of the cosines; 0.05 is the usual scale of 20.
+    All arrays are float32 [B], one value per pair: its cosine, its similarity on any scale, and a weight of
+    1, or 0 for padding. The temperature 0.05 is the usual scale of 20.
     """
     differences = (cosines[:, None] - cosines) / temperature  # [i, j]: pair i minus pair j
     counted = (targets[:, None] < targets) & (weights[:, None] * weights > 0)
