@@ -183,7 +183,7 @@ def parse_flags(name: str, argv: list[str]) -> tuple[absl_flags.FlagValues | Non
         if not flags[flag].value:
             raise UserError(f"{name} needs --{flag}={expected}")
     if args and not hasattr(module, "ARGUMENTS"):
-        raise UserError(f"{name} takes only flags, but got {args[0]!r}; quote patterns such as 'DIR/*'")
+        raise UserError(f"{args[0]!r} is not a flag of {name} (see --help); quote patterns such as 'DIR/*'")
     return flags, args
 
 

@@ -122,7 +122,7 @@ def _existing(flags: absl_flags.FlagValues) -> search.Index | None:
     """Returns the index in the directory; None if there is none, or if it has to be built again."""
     exists = files.exists(os.path.join(flags.index, search.INDEX))
     if not exists or (flags.corpus and flags.overwrite):  # also one that is damaged
-        shared.check_given(flags, ("corpus", "model"), f"a new index in {flags.index}")
+        shared.check_given(flags, ("corpus", "model"), f"--index={flags.index}, a new index,")
         checks.check_free(flags.index, flags.overwrite, "--index")
         return None
     existing = search.Index(flags.index)

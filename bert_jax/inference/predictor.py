@@ -272,7 +272,7 @@ def _load_unless_run(path: files.PathLike, log: Callable[[str], None]) -> conver
         if command == "finetune":
             return None
         if command != work_directory.COMMAND:
-            raise UserError(f"{os.fspath(path)} is a work directory of {command}; expected one of finetune")
+            raise UserError(f"{os.fspath(path)} is a {command} run; expected a finetune run")
     return convert.load(path, log=log)
 
 

@@ -77,7 +77,7 @@ class Progress:
 
 
 def amount(stage: str, done: float, total: float | None, unit: str) -> str:
-    """Returns how much of a stage is done: "evaluation: 5 of 28 batches", "reading: 0.2 of 0.7 MB"."""
+    """Returns how much of a stage is done: "evaluating: 5 of 28 batches", "reading: 0.2 of 0.7 MB"."""
     digits = 0 if total is None or total >= 10 or total == round(total) else 1
     of = "" if total is None else f" of {total:,.{digits}f}"
     return f"{stage}: {done:,.{digits}f}{of} {unit}"

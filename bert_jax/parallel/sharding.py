@@ -65,7 +65,7 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Any = Non
     resolved = [len(devices) // max(known, 1) if size == -1 else size for size in sizes]
     if sizes.count(-1) > 1 or min(resolved) < 1 or math.prod(resolved) != len(devices):
         raise UserError(
-            f"{text}: expected sizes with the product {len(devices)}, the number of devices; one may be -1"
+            f"{text}: data x fsdp x tensor must be {len(devices)}, the number of devices; one may be -1"
         )
     sizes = resolved
     if devices[0].platform == "cpu":

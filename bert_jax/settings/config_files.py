@@ -47,7 +47,7 @@ def find(name: str) -> Path:
         return Path(name)
     if name in names():
         return folder() / f"{name}.py"
-    raise UserError(f"config {name!r}: no such config or local file; `bert-jax configs` lists the names")
+    raise UserError(f"{name!r} is neither a file nor a name that `bert-jax configs` lists")
 
 
 def summary(name: str) -> str:

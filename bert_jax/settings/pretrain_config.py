@@ -249,7 +249,7 @@ _RULES: Sequence[Rule] = (
     ("masking.smoothing", lambda c: c.masking.strategy == "token", "masking.strategy=token"),
     ("causal_steps", lambda c: c.objective == "masked_lm" and c.causal_steps < c.steps,
      "objective=masked_lm and more steps than these"),
-    *((f"{part}.{field.name}", lambda c: c.objective != "causal_lm", "an objective with masks")
+    *((f"{part}.{field.name}", lambda c: c.objective != "causal_lm", "an objective other than causal_lm")
       for part, kind in (("masking", MaskingConfig), ("eval_masking", EvalMaskingConfig))
       for field in dataclasses.fields(kind)),
 )  # fmt: skip

@@ -84,7 +84,7 @@ def infer(source: str, texts: Sequence[str] = (), label: str = "") -> Inferred:
     if not label:
         labels = [name for name in LABELS if name in names and (not is_list or isinstance(first[name], list))]
         label = _one_of(source, "--label=COLUMN", labels, names)
-    places = table.places(source, {"text": texts, "label": [label]}, names)
+    places = table.places(source, {"--text": texts, "--label": [label]}, names)
     columns = _columns(texts, label)
     if is_list:
         return Inferred("tags of words", "finetune/tagging", columns)

@@ -447,8 +447,8 @@ def places(path: str, wanted: Mapping[str, Sequence[str]], names: Sequence[str])
                 found = [int(column)]
             if len(found) != 1:
                 known = ", ".join(repr(name[:40]) for name in names[:20])
-                what = f"{len(found) or 'no'} columns {column!r} for {field}"
-                raise UserError(f"{path}: {what}; its columns are {known}")
+                what = f"{field}={column} matches {len(found) or 'none'} of the columns"
+                raise UserError(f"{path}: {what} {known}")
             result[column] = found[0]
     return result
 

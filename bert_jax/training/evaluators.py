@@ -49,7 +49,7 @@ class EvaluationContext:
         every process. The function raises `preemption.Interrupted` if the run was requested to stop. The
         evaluation is then repeated when the run resumes.
         """
-        with self.writer.stage("evaluation", total, "batches") as show:
+        with self.writer.stage("evaluating", total, "batches") as show:
 
             def on_batch(done: int, total: int | None = None) -> None:
                 self.guard.check()

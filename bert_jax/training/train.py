@@ -206,12 +206,12 @@ class _Run:
         key = shape_key(self._batch)
         if key not in self._programs:
             began, state = time.monotonic(), self.setup.abstract_state
-            with paused(), self.watchdog.paused(), self.writer.stage("compiling the train step"):
+            what = f"the train step{f' for batch shape {len(self._programs) + 1}' if self._programs else ''}"
+            with paused(), self.watchdog.paused(), self.writer.stage(f"compiling {what}"):
                 program, kernels = lower_and_compile(self._train_step, state, self._batch, self._seed)
             host.keep_activations(program, jax.local_device_count())
             self._programs[key] = program
-            again = f" for another shape, {len(self._programs)} by now" if len(self._programs) > 1 else ""
-            self.writer.message(f"compiled the train step in {time.monotonic() - began:.1f} s{again}")
+            self.writer.message(f"compiled {what} in {time.monotonic() - began:.1f} s")
             for choice in kernels if jax.default_backend() != "cpu" else []:
                 if choice not in self._logged_kernels:
                     self.writer.message(str(choice))

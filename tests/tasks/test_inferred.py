@@ -97,7 +97,7 @@ def test_the_task_and_the_columns_of_a_file(tmp_path, name, content, options, co
         ("text,review,label", {}, "--text=COLUMN.*'text', 'review', 'label'"),
         ("words_of_it,label", {}, "--text=COLUMN"),
         ("text,stars,score", {}, "--label=COLUMN"),
-        ("text,label", {"label": "color"}, "'color' for label; its columns are 'text', 'label'"),
+        ("text,label", {"label": "color"}, "--label=color matches none of the columns 'text', 'label'"),
     ],
 )
 def test_what_is_not_plain_is_asked_for(tmp_path, header, options, message):

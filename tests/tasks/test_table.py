@@ -79,8 +79,8 @@ def test_byte_order_mark_gzip_and_no_header(tmp_path):
     "name, content, message",
     [
         ("x.tsv", b"", "no rows"),
-        ("x.tsv", b"text\ty\nx\t1\n", "no columns 'a' for text_a; its columns are 'text', 'y'"),
-        ("x.tsv", b"a\ta\ty\n1\t2\t3\n", "2 columns 'a' for text_a"),
+        ("x.tsv", b"text\ty\nx\t1\n", "text_a=a matches none of the columns 'text', 'y'"),
+        ("x.tsv", b"a\ta\ty\n1\t2\t3\n", "text_a=a matches 2 of the columns"),
         ("x.tsv", b"a\ty\nx\t1\textra\n", r":2: 3 columns, expected 2 \(1 of 1 row malformed, more than 5%"),
         ("x.tsv", b"a\ty\nx\t\n", ":2: the label is empty"),
         ("x.tsv", b"a\ty\n\xe9\t1\n", ":2: not UTF-8"),
@@ -197,7 +197,7 @@ def test_a_directory_is_one_file(tmp_path, kind):
     assert found.ids == [str(i) for i in range(10)] and found.negatives == [["a", "b"]] * 10
     several = ",".join(map(str, sorted(folder.glob("*-*"))))
     assert read_examples(several, Columns("text", label="label")).labels == found.labels
-    with pytest.raises(UserError, match=r"no columns 'body' for text_a; its columns are 'text'"):
+    with pytest.raises(UserError, match=r"text_a=body matches none of the columns 'text'"):
         read_examples(str(folder), Columns("body"))
 
 

@@ -146,7 +146,7 @@ def _conll(path: str, word: str, tag: str, tagged: bool) -> Iterator[tuple[int, 
         fields = [field.strip(" ") for field in fields]
         if not fields or fields[0] == DOCUMENT_START:
             if problem:
-                yield first, problem
+                yield problem
             elif sentence:
                 columns = zip((WORDS[0], TAGS[0]), map(list, zip(*sentence, strict=True)), strict=False)
                 yield first, {**dict(columns), DOCUMENT: document}
@@ -158,8 +158,8 @@ def _conll(path: str, word: str, tag: str, tagged: bool) -> Iterator[tuple[int, 
         width = width or len(fields)
         values = [fields[number] for number in numbers if -len(fields) <= number < len(fields)]
         if len(fields) != width or len(values) < len(numbers) or not all(values) or (tagged and width < 2):
-            what = f"line {line} has {counted(len(fields), 'column')}, expected {max(width, 1 + tagged)}"
-            problem = problem or Malformed(f"{what}, one word per line, an empty line after each sentence")
+            what = f"{counted(len(fields), 'column')}, expected {max(width, 1 + tagged)}"
+            problem = problem or (line, Malformed(f"{what}; one word per line, blank lines after sentences"))
         sentence.append(values)
 
 

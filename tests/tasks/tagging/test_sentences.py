@@ -59,8 +59,8 @@ def test_json(tmp_path):
 @pytest.mark.parametrize(
     "name, content, message",
     [
-        ("f.conll", "a\tO\nb\tO\tO\n\n", ":1: line 2 has 3 columns, expected 2"),
-        ("f.conll", "a sentence here\nand another one here\n", ":1: line 2 has 4 columns"),
+        ("f.conll", "a\tO\nb\tO\tO\n\n", ":2: 3 columns, expected 2"),
+        ("f.conll", "a sentence here\nand another one here\n", ":2: 4 columns"),
         ("f.jsonl", '{"words": ["a"], "tags": []}', ":1: 1 word and 0 tags"),
         ("f.jsonl", '{"words": ["a"], "tags": [1]}', ":1: 'tags': expected a list of strings"),
         ("f.csv", "a,O", ", format=auto: expected a name ending in"),
