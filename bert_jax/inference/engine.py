@@ -180,7 +180,6 @@ class Engine:
         self._pad_id = model.require_tokenizer().pad_id
         self.unknown = assembly.UnknownTokens(model.require_tokenizer(), log)
         mesh = sharding.make_mesh()
-        self._longest = max_seq_length
         # 16, 24, 32, 48, 64, 96, ... Each length needs a program; powers of two would need more padding.
         shortest = _shortest_length(mesh)
         lengths = (length << power for power in itertools.count() for length in (shortest, shortest * 3 // 2))
@@ -264,7 +263,7 @@ class Engine:
         Later calls pad rows to `few_lengths` and batches to `few_sizes`. `arrays` is as in `outputs`;
         `on_program` is called with (programs done, all programs).
         """
-        self._lengths = few_lengths(self._longest, self._mesh)
+        self._lengths = few_lengths(self._lengths[-1], self._mesh)
         counts = few_sizes(most, self._mesh.size)
         self._sizes = tuple(count // self._mesh.size for count in counts)
         needed = {(self._batch_size(length, n), length) for n in counts for length in self._lengths}

@@ -27,7 +27,7 @@ from bert_jax.settings import config_fields
 from bert_jax.settings.config_fields import Rule, option
 from bert_jax.settings.finetune_config import FinetuneConfig
 from bert_jax.tasks import metrics, table
-from bert_jax.tasks.predictions import TABLE_FORMATS, ClassPredictions, Predictions, TablePredictions
+from bert_jax.tasks.predictions import ClassPredictions, Predictions, TablePredictions
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tasks.table import LINE_FIELDS, Columns, Examples, LineReader, TableLines
@@ -97,7 +97,7 @@ class FinetuneTask(abc.ABC):
     Config: ClassVar[type[TaskConfig]] = TaskConfig
     Lines: ClassVar[type[LineReader]]
     title: ClassVar[str]
-    formats: ClassVar[tuple[str, ...]] = TABLE_FORMATS
+    formats: ClassVar[tuple[str, ...]] = (".tsv", ".csv", ".jsonl")
     export_head: ClassVar[str] = "sequence_classification"
     next_command: ClassVar[str] = "predict --workdir={workdir} --input=FILE --output=FILE"
     problem_type: ClassVar[str] = ""

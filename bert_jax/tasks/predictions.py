@@ -21,9 +21,7 @@ import numpy as np
 from bert_jax.io import atomic, files
 from bert_jax.tasks.table import LABEL_SEPARATOR, Examples
 
-TABLE_FORMATS = (".tsv", ".csv", ".jsonl")
 ERRORS_FILE = "errors-dev.tsv"
-_ERROR_COLUMNS = ("id", "label", "prediction", "confidence", "text_a", "text_b")
 DIGITS = 6  # decimal places of the probabilities in prediction files
 _SAME = 1e-3  # predictions with at most this fraction of the targets' range count as constant
 
@@ -51,7 +49,8 @@ class Predictions(abc.ABC):
         if (found := self.mistakes()) is not None:
             rows = sorted(found, key=lambda row: -row[3])
             shown = ((*row[:3], f"{row[3]:.4f}", *row[4:]) for row in rows)
-            write_table(os.path.join(directory, ERRORS_FILE), _ERROR_COLUMNS, shown)
+            header = ("id", "label", "prediction", "confidence", "text_a", "text_b")
+            write_table(os.path.join(directory, ERRORS_FILE), header, shown)
 
     @abc.abstractmethod
     def is_degenerate(self, scores: Mapping[str, float]) -> bool:

@@ -309,7 +309,6 @@ class GroupsTask(TableTask):
         return None
 
 
-_LOSSES = (*KINDS, DENOISING)
 _POOLINGS = ("cls", "last", "mean")  # values of `EncoderConfig.classifier_pooling`
 
 
@@ -321,7 +320,7 @@ class EmbeddingConfig(GroupsConfig):
         CONTRASTIVE,
         "Loss: `contrastive` (InfoNCE), `cosent` (cosines in the order of `data.label`), `classes` (predict "
         "`data.label`) or `denoising` (TSDAE).",
-        choices=_LOSSES,
+        choices=(*KINDS, DENOISING),
     )
     deletion: float = option(0.6, "Probability of deleting a token (`loss=denoising`).", minimum=0, below=1)
     symmetric: bool = option(False, "Also find the first text for each second text (`loss=contrastive`).")

@@ -390,7 +390,7 @@ def _f1(answer: str, prediction: str, v2: bool) -> float:
     return 2 * same / (len(expected) + len(given)) if same else 0.0
 
 
-def best_match(answers: Sequence[str], prediction: str, v2: bool = False) -> tuple[float, float]:
+def best_match(answers: Sequence[str], prediction: str, v2: bool) -> tuple[float, float]:
     """Returns the exact match and F1 of a prediction, each the maximum over the answers, from 0 to 1.
 
     With `v2`, as in the script of SQuAD 2.0, answers that consist only of punctuation and articles are

@@ -113,9 +113,7 @@ def bucket_lengths(
     return choose_sizes(lengths, candidates, most, least)
 
 
-def choose_sizes(
-    values: np.ndarray, candidates: np.ndarray, most: int, least: float = 0.0
-) -> tuple[int, ...]:
+def choose_sizes(values: np.ndarray, candidates: np.ndarray, most: int, least: float) -> tuple[int, ...]:
     """Chooses up to `most` candidates that minimize the total if each value is rounded up to the next one.
 
     A size is added only if it saves at least `least` and 3% of the total. The result is ascending and always
@@ -230,7 +228,7 @@ def _in_batches(order: np.ndarray, batch_size: int) -> np.ndarray:
 
 
 def orders_from(
-    data: EncodedRows, batch_size: int, seed: int, start_step: int, group_by_length: bool = True
+    data: EncodedRows, batch_size: int, seed: int, start_step: int, group_by_length: bool
 ) -> Iterator[np.ndarray]:
     """Yields the groups of each batch, int64 [batch_size], without end, from `start_step` on."""
     lengths = data.group_lengths

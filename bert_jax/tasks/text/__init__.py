@@ -33,7 +33,6 @@ with epy.lazy_imports():  # it takes seconds to import
     from sklearn import metrics as sklearn_metrics
 
 TRANSFORMER, BILSTM_ATTENTION = "transformer", "bilstm_attention"  # values of `encoder`
-_ENCODERS = (TRANSFORMER, "bilstm", BILSTM_ATTENTION)
 # The fields of `model` that apply to a BiLSTM: embeddings, norm, dropout, maximum row length and dtype.
 _MODEL_FIELDS = (
     *("vocab_size", "embedding_size", "hidden_dropout_prob", "max_position_embeddings", "model_type"),
@@ -55,7 +54,7 @@ class TextConfig(TableConfig, WindowsConfig):
         TRANSFORMER,
         "Encoder: `transformer`, `bilstm` (GLUE's baseline), or `bilstm_attention` (with attention between "
         "two texts).",
-        choices=_ENCODERS,
+        choices=(TRANSFORMER, "bilstm", BILSTM_ATTENTION),
     )
     encoder_size: int = option(
         384, "Width of each direction of the BiLSTM encoder.", minimum=1, maximum=2**20
