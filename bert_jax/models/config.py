@@ -109,15 +109,14 @@ class Architecture:
     )
     position_buckets: int = _field(
         0,
-        "Buckets of distances on each side (`disentangled`): half for one distance each, half for ranges. "
+        "Distance embeddings per direction (`disentangled`): half for one distance each, half for ranges. "
         "0: one per distance; DeBERTa: 256.",
         "shape",
         bounds=(0, 2**24),
     )
     max_relative_positions: int = _field(
         0,
-        "Longest distance with an embedding, which longer ones share (`disentangled`). "
-        "0: `max_position_embeddings`.",
+        "Distances of this value or more share one embedding (`disentangled`). 0: `max_position_embeddings`.",
         "shape",
         bounds=(0, 2**24),
     )

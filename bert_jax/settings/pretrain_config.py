@@ -210,7 +210,7 @@ class PretrainConfig(RunConfig):
         "Work directory of another run, or one of its `checkpoints/STEP`, to continue with its step and "
         "optimizer state.",
     )
-    requires: str = free("", "Name of a field to set in a new run, such as `init_from`.")
+    requires: str = free("", "Field that a new run of this config must set, such as `init_from`.")
 
     @property
     def batch_sizes(self) -> Ramp:

@@ -72,7 +72,8 @@ class OptimizerConfig(Part):
     )
     learning_rate: float = amount(1e-4, "Largest learning rate of the schedule.")
     warmup_steps: int = option(
-        10_000, "Steps of warm-up. 0: `warmup_fraction` (pre-training: `optimizer.warmup_fraction`)."
+        10_000,
+        "Steps of warm-up. 0: `warmup_fraction` in fine-tuning, else `optimizer.warmup_fraction`.",
     )
     initial_rate: float = share(0.0, "Learning rate at step 0 as a fraction of the largest (`triangle`).")
     final_rate: float = share(
@@ -288,7 +289,7 @@ class RunConfig(Part):
         "hub name, or a TF1 prefix.",
     )
     init_ignore: str = option(
-        "", "Parameters that `init_from` or the model may lack: a regular expression.", type="regex"
+        "", "Parameters that `init_from` or the model need not have: a regular expression.", type="regex"
     )
     max_skipped_steps: int = free(
         20,
