@@ -49,7 +49,7 @@ def test_commands_are_found():
 
 
 def test_an_unknown_flag_is_found():
-    with pytest.raises(Exception, match="sise"):
-        check("bert-jax vocab --input=text --output=vocab.txt --sise=100")
+    with pytest.raises(Exception, match="size_"):
+        check("bert-jax vocab --input=text --output=vocab.txt --size_=100")
     with pytest.raises(Exception, match="stepz"):
         check("bert-jax pretrain --config=pretrain/tiny --workdir=run --config.stepz=3")
