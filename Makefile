@@ -85,7 +85,7 @@ tpu-compiler: $(TPU_COMPILER)/installed
 $(TPU_COMPILER)/installed: $(INSTALLED)
 	rm -rf $(TPU_COMPILER)
 	PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q --no-compile --no-deps --target $(TPU_COMPILER) \
-		"$$($(BIN)/python -c 'from bert_jax.estimate import hardware; print(hardware.required_libtpu())')"
+		"$$($(BIN)/python -c 'import importlib.metadata as m, re; print(re.search("libtpu[^; ]*", str(m.requires("jax")))[0])')"
 	touch $@
 
 demo: $(INSTALLED)
