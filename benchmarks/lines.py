@@ -25,13 +25,13 @@ _CEILING = re.compile(r"^\| ([a-z][^|]*[a-z`/]) \| ([\d,]+) \|$", re.MULTILINE)
 _EXECUTED = """
 import json, sys
 from pathlib import Path
-root, seen, importing = {root!r}, set(), 0
+seen, importing = set(), 0
 
 def profile(frame, event, _):
     global importing
     if frame.f_code.co_name == "<module>":
         importing += {{"call": 1, "return": -1}}.get(event, 0)
-    elif event == "call" and not importing and frame.f_code.co_filename.startswith(root):
+    elif event == "call" and not importing and frame.f_code.co_filename.startswith({folders!r}):
         seen.add(frame.f_code.co_filename)
 
 import threading
@@ -116,7 +116,8 @@ def executed_files() -> list[str]:
         argv = ["pretrain", "--config=pretrain/tiny", f"--workdir={folder}/run", "--config.steps=12"]
         argv += [f"--config.data.dir={folder}/records", "--config.optimizer.warmup_steps=2"]
         output = folder / "executed.json"
-        program = _EXECUTED.format(root=str(ROOT), argv=argv, output=str(output))
+        folders = (f"{ROOT}/bert_jax/", f"{ROOT}/data_pipelines/")  # not .venv
+        program = _EXECUTED.format(folders=folders, argv=argv, output=str(output))
         subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, stdout=sys.stderr)
         return [str(Path(path).relative_to(ROOT)) for path in json.loads(output.read_text())]
 
