@@ -1,12 +1,13 @@
-"""Estimates the recipes of six papers on three TPU slices, for the table in docs/costs.md.
+"""Estimates the recipes of six papers on three TPU slices and 8 H100, for the table in docs/costs.md.
 
-    python benchmarks/estimates.py OUTPUT [--only=WORD]
+    python benchmarks/estimates.py OUTPUT [--only=WORDS]
 
-Needs libtpu (`pip install -e '.[estimate]'`). Each recipe is compiled with two small numbers of layers, in
-minutes of a core rather than half an hour. Step, memory and FLOPs grow by the same amount for each layer, and
-are extrapolated. For BERT-Base with rows of 512 on v5e:4x4 this gives 84.2 ms and 6.23 GiB (compiled whole:
-82.8 and 6.23), on v5p:4x4x4 38.5 ms and 5.23 GiB (38.6 and 5.24). OUTPUT keeps the JSON of each estimate,
-which is not computed again.
+TPUs need libtpu (`pip install -e '.[estimate]'`), and H100 (`--only=h100:8`) jax's plugin for GPUs
+(`.[estimate-gpu]`); rows of H100 are lower bounds by the roofline. For TPUs, each recipe is compiled with two
+small numbers of layers, in minutes of a core rather than half an hour. Step, memory and FLOPs grow by the
+same amount for each layer, and are extrapolated. For BERT-Base with rows of 512 on v5e:4x4 this gives 84.2 ms
+and 6.23 GiB (compiled whole: 82.8 and 6.23), on v5p:4x4x4 38.5 ms and 5.23 GiB (38.6 and 5.24). OUTPUT keeps
+the JSON of each estimate, which is not computed again.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-TOPOLOGIES = ("v5e:4x4", "v5p:4x4x4", "v6e:8x8")
+TOPOLOGIES = ("v5e:4x4", "v5p:4x4x4", "v6e:8x8", "h100:8")
 _BERT = ("--config.model.attention_probs_dropout_prob=0",)
 _ELECTRA, _MODERNBERT = (*_BERT, "--config.model.vocab_size=30522"), ("--config.batch_ramp=",)
 _DEBERTA = (*_BERT, "--config.model.vocab_size=128100")
@@ -63,12 +64,13 @@ def main():
             if args.only not in f"{name} {topology}":
                 continue
             slug = f"{config}-{length}-{topology}".replace(":", "-")
-            paths = [args.output / f"{slug}-{layers}.json" for layers in depths]
+            first, second = (depth, depth) if topology == "h100:8" else depths
+            paths = [args.output / f"{slug}-{layers}.json" for layers in (first, second)]
             pair = [
                 estimate(path, config, length, rows, topology, layers, flags)
-                for path, layers in zip(paths, depths, strict=True)
+                for path, layers in zip(paths, (first, second), strict=True)
             ]
-            print(_row(name, pair, (depth - depths[0]) / (depths[1] - depths[0]), total), flush=True)
+            print(_row(name, pair, (depth - first) / max(second - first, 1), total), flush=True)
 
 
 def _row(name, pair, ratio, total):
@@ -80,13 +82,18 @@ def _row(name, pair, ratio, total):
 
     first = pair[0]
     chips, rows = first["topology"]["chips"], first["rows_per_chip"]
-    step = whole(lambda one: one["seconds"]["step"])
-    peak = first["flops"]["model"] / first["seconds"]["step"] / first["mfu"]
+    if bound := "roofline_seconds" in first:
+        step, peak = max(first["roofline_seconds"].values()), chips * first["peak_flops"]
+    else:
+        step = whole(lambda one: one["seconds"]["step"])
+        peak = first["flops"]["model"] / first["seconds"]["step"] / first["mfu"]
     mfu = whole(lambda one: one["flops"]["model"]) / step / peak
     memory = whole(lambda one: one["memory_bytes"]["total"]) / 2**30
     hours = total / (rows * chips) * step / 3600 * chips
     slice_ = first["topology"]["name"]
-    return f"| {name} | {slice_} | {rows} | {1e3 * step:.1f} ms | {mfu:.1%} | {memory:.2f} | {hours:,.0f} |"
+    least, most = ("≥ ", "≤ ") if bound else ("", "")
+    time, fraction = f"{least}{1e3 * step:.1f} ms", f"{most}{mfu:.1%}"
+    return f"| {name} | {slice_} | {rows} | {time} | {fraction} | {memory:.2f} | {least}{hours:,.0f} |"
 
 
 if __name__ == "__main__":
