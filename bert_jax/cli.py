@@ -162,12 +162,7 @@ def module_of(command: str) -> types.ModuleType:
 
 
 def parse_flags(name: str, argv: list[str]) -> tuple[absl_flags.FlagValues | None, list[str]]:
-    """Returns the flags of a command and the remaining arguments; (None, []) after printing its help.
-
-    Raises:
-        UserError: a flag is unknown, missing or of the wrong type, a config cannot be read, or there are
-            arguments that the command does not take.
-    """
+    """Returns the flags of a command and the remaining arguments; (None, []) after printing its help."""
     if any(arg in _HELP for arg in itertools.takewhile("--".__ne__, argv)):
         print(help_of(name))
         return None, []

@@ -25,10 +25,7 @@ _SECRETS = re.compile(
 
 
 def hide_secrets(value: Any) -> Any:
-    """Returns a text, or a mapping with texts, in which "..." replaces secrets, so that it can be published.
-
-    Secrets are the user and the query values of a URL, and the values of flags with the name of a secret.
-    """
+    """Returns a text, or a mapping with texts, for publication: "..." replaces secrets."""
     if isinstance(value, Mapping):
         return {name: hide_secrets(each) for name, each in value.items()}
     return _SECRETS.sub(r"\1\2...", value) if isinstance(value, str) else value

@@ -32,19 +32,12 @@ _OTHER_FILES = ["onnx/*", "openvino/*", "coreml/*", "checkpoint-*", "runs/*"]
 
 
 def is_name(path: files.PathLike) -> bool:
-    """True for a name on the hub, such as "google-bert/bert-base-uncased" or "org/name@revision".
-
-    A file or folder of the same name is preferred, as in transformers.
-    """
+    """True for a name on the hub, as ORG/NAME[@REVISION], unless a file or folder has this name."""
     return isinstance(path, str) and bool(_NAME.fullmatch(path)) and not files.exists(path)
 
 
 def local_path(path: files.PathLike) -> files.PathLike:
-    """Returns the folder of a model in the hub's cache, downloaded if needed; another path unchanged.
-
-    Raises:
-        UserError: the hub has no such model, or it cannot be reached and the cache lacks the model.
-    """
+    """Returns the folder of a model in the hub's cache, downloaded if needed; another path unchanged."""
     return _download(os.fspath(path)) if is_name(path) else path
 
 
@@ -141,10 +134,7 @@ class NoSplit(UserError):
 
 
 def data_set(name: str) -> DataSet | None:
-    """Returns the data set with this short name or this source in `DATA_SETS`; None for other names.
-
-    A file or a folder of the same name is preferred.
-    """
+    """Returns the data set with this short name, unless a file has it, or this source in `DATA_SETS`."""
     found = DATA_SETS.get(name)
     if found and not files.exists(name):
         return found
@@ -155,13 +145,9 @@ def data_set(name: str) -> DataSet | None:
 def data_files(name: str, split: str) -> list[str]:
     """Returns the Parquet files of a split of a data set, in the hub's cache, downloaded if needed.
 
-    Args:
-        name: hf:ORG/NAME, or hf:ORG/NAME:CONFIG for one of its configurations; @REVISION may follow.
-        split: "train", "dev" for the validation set under any of its names, or the name of another split.
-
-    Raises:
-        UserError: the hub has no such data set, configuration or split, the data set has no Parquet files, or
-            the hub cannot be reached and the cache lacks the files.
+    `name` is hf:ORG/NAME, or hf:ORG/NAME:CONFIG for one of its configurations; @REVISION may follow. `split`
+    is "train", "dev" for the validation set under any of its names, or the name of another split. UserError
+    if there is no such data set, configuration or split, or it cannot be loaded.
     """
     matched = DATA_NAME.fullmatch(name)
     if not matched:

@@ -69,8 +69,7 @@ def measure(
 ) -> dict[str, Any]:
     """Returns a JSON object: `rows`, `config`, `benchmark.environment()`, and times of the train step.
 
-    `train_step` is on a synthetic batch; see `benchmark.time_train_step`. With a dataset, it also has
-    `train_step_on_records` and `loader`.
+    With a dataset, it also has `train_step_on_records` and `loader`.
     """
     vocab_size = config.model.vocab_size or (
         dataset.vocab_size if dataset else model_config.EncoderConfig.vocab_size

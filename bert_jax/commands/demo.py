@@ -13,8 +13,7 @@ from bert_jax.io import files
 from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
-    from bert_jax import cli
-    from bert_jax.demo import steps
+    from bert_jax import cli, demo
 
 
 def define_flags(define: Define) -> None:
@@ -26,7 +25,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> int:
     workdir = flags.workdir or ("demo-quick" if flags.quick else "demo")
     check_flag("workdir", workdir, not files.is_remote(workdir), "a local directory")
     try:
-        steps.Demo(workdir, cli.main, steps.QUICK if flags.quick else steps.Budget()).run()
-    except steps.Stopped as stopped:
+        demo.run(workdir, cli.main, flags.quick)
+    except demo.Stopped as stopped:
         return stopped.args[0]
     return 0

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import Any
 
 from absl import flags as absl_flags
 from etils import epy
@@ -67,7 +66,10 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     name = model_card.public_path(files.absolute(flags.model or flags.workdir))
     server = http.Server(served, name, most=flags.batch_size)
     log(f"{counted(programs, 'program')} compiled in {time.monotonic() - began:.1f} s")
-    return _serve(server.app, flags.host, flags.port, server.paths)
+    options = dict(log_level="warning", timeout_graceful_shutdown=_GRACE_SECONDS)
+    with signals.noted():
+        http.HttpServer(server, log, host=flags.host, port=flags.port, **options).run()
+    log("stopped")
 
 
 def _check_address(host: str, port: int) -> None:
@@ -98,21 +100,3 @@ def _services(flags: absl_flags.FlagValues) -> list[http.Service]:
         options = dict(batch_size=flags.batch_size, dtype=flags.dtype)
         found.append(http.prediction(predictor.Predictor(source, log=log, **options)))
     return found
-
-
-def _serve(application: Any, host: str, port: int, paths: list[str]) -> None:
-    """Answers requests until a signal arrives, then finishes the open ones."""
-
-    class Server(http.HttpServer):
-        async def startup(self, sockets: Any = None) -> None:
-            await super().startup(sockets)
-            if self.started:
-                name, number = self.servers[0].sockets[0].getsockname()[:2]
-                name = f"[{name}]" if ":" in name else name  # as IPv6 is written in a URL
-                log(f"ready: http://{name}:{number} answers {', '.join(paths)}")
-
-    options = dict(log_level="warning", timeout_graceful_shutdown=_GRACE_SECONDS)
-    server = Server(application, host=host, port=port, **options)
-    with signals.noted():
-        server.run()
-    log("stopped")

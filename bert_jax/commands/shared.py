@@ -91,10 +91,7 @@ def load_reranker(flags: absl_flags.FlagValues, candidates: int = 100) -> search
 
 
 def add_finetuned(define: Define, workdir: str, output: str) -> None:
-    """Defines the flags of commands that use a fine-tuned model, except --model.
-
-    `workdir` explains the meaning of several work directories, and `output` is the help text of --output.
-    """
+    """Defines the flags of commands that use a fine-tuned model, except --model."""
     define.string(
         "workdir", f"Work directory of `bert-jax finetune`, or comma-separated ones of GLUE, {workdir}."
     )
@@ -137,10 +134,7 @@ def present(flags: absl_flags.FlagValues, *names: str) -> dict[str, str]:
 
 
 def load_finetuned(flags: absl_flags.FlagValues, *columns: str, **options) -> predictor.Predictor:
-    """Returns the model of --workdir or --model; see `add_finetuned` for the flags.
-
-    `columns` are flags, in addition to --text, that name the columns of a model without a run.
-    """
+    """Returns the model of --workdir or --model, whose columns --text and the flags `columns` name."""
     if flags.workdir:
         check_unused(flags, ("choices",), "--workdir")
         run_directory.read_run(flags.workdir)  # a UserError for models in other formats and on the hub
@@ -217,10 +211,7 @@ def push_run(flags: absl_flags.FlagValues, workdir: str, log: Callable[[str], No
 
 
 def start_processes(flags: absl_flags.FlagValues) -> dict[str, Any]:
-    """Joins the other processes of the run, if there are any; see `distributed.start` for errors.
-
-    Returns the arguments of the training loop that flags set: `stall_timeout` and `profile_steps`.
-    """
+    """Joins the other processes of the run, if there are any; returns arguments of the training loop."""
     if flags.push_to:
         model_card.check_name(flags.push_to)
     else:

@@ -51,13 +51,7 @@ _USAGE = {
 
 
 def write(model: Model, folder: str, to: str, *, card: str = "", log: Callable[[str], None]) -> None:
-    """Writes a model into an existing directory in one of `FORMATS`, with a card as README.md.
-
-    `log` is called with the size of the export and the difference of its outputs from the model's.
-
-    Raises:
-        UserError: the model has no such export, or the outputs in float32 differ from its own.
-    """
+    """Writes a model into an existing directory in one of `FORMATS`, with a card as README.md."""
     huggingface_export.write_description(model, folder, card, pools_any=False)
     if to == STABLEHLO:
         path = os.path.join(folder, STABLEHLO_FILE)
@@ -141,10 +135,7 @@ def function(model: Model) -> Callable[..., dict[str, jax.Array]]:
 def difference(model: Model, run: Callable[..., Mapping[str, np.ndarray]]) -> float:
     """Returns the difference of an export's outputs from the model's, for random rows with padding.
 
-    `run` is a function of integers `INPUTS` [B, L] that returns the outputs of the export by name.
-
-    Raises:
-        UserError: the difference exceeds `TOLERANCE`, or the names or shapes of the outputs differ.
+    UserError if the difference exceeds `TOLERANCE`, or the names or shapes of the outputs differ.
     """
     rows = parity.random_inputs(model.config)
     arrays, real = (rows["input_ids"], rows["mask"], rows["token_type_ids"]), rows["mask"] > 0

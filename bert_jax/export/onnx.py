@@ -120,11 +120,7 @@ class Graph:
 
 
 class ModelGraph:
-    """Builds the graph of a model; `graph` is the result.
-
-    Raises:
-        UserError: the model has no export.
-    """
+    """Builds the graph of a model, the attribute `graph`; UserError if the model has no export."""
 
     def __init__(self, model: Model):
         self._model, self._config = model, model.config

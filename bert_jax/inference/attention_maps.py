@@ -21,12 +21,9 @@ from bert_jax.plots.attention import AttentionMaps
 
 
 def attention_maps(model: Model, text: str, text_b: str | None = None) -> AttentionMaps:
-    """Returns the attention maps of a model for a text or a pair of texts.
+    """Returns the attention maps of a model for a text or a pair of texts; UserError if it is too long.
 
     Special tokens in a text, such as [MASK], are recognized.
-
-    Raises:
-        UserError: the model has no tokenizer, or the text has more tokens than the model has positions.
     """
     tokenizer, limit = model.require_tokenizer(), model.config.max_seq_length
     texts = [text if text_b is None else (text, text_b)]

@@ -201,8 +201,8 @@ def pool(
 ) -> jax.Array:
     """Pools token states [B, L, H] to one vector per text, [B, H] or [B, S, H]; "none" returns the states.
 
-    `sequence_ids`, int32 [B, L], are 1 at tokens, or the number of the text in a packed row, and 0 at
-    padding. `cls_positions`, int32 [B, S], are where the texts of packed rows begin.
+    `sequence_ids`, int32 [B, L], are 0 at padding. `cls_positions`, int32 [B, S], begin the texts of packed
+    rows.
     """
     if pooling == "mean":
         states = states.astype(jnp.float32)
@@ -223,9 +223,8 @@ def features(
 ) -> jax.Array:
     """Returns the features of a batch, float32 [B, layers x H], or [B, L, layers, H] with pooling "none".
 
-    Packed rows have features [B, S, layers x H]. `params` are `encoder`, and `pooler` for pooling "pooler",
-    some as `placement.UnstackedLayers`; `batch` is as in `Engine`. `layers` are numbered from 0 for the
-    embeddings, and `types` are the token types of the first and the second text.
+    Packed rows have features [B, S, layers x H]. `batch` is as in `Engine`; `layers` are numbered from 0 for
+    the embeddings, and `types` are the token types of the first and the second text.
     """
     params = placement.restack(params)
     if "starts" in batch:
@@ -260,10 +259,7 @@ def check_output(path: str, pooling: str, overwrite: bool) -> None:
 
 
 def write(path: str, embedder: Embedder, rows: Iterable[tuple[Text, Features]]) -> None:
-    """Writes the features of texts, computed by `embedder`, to a file.
-
-    A local file is written atomically, and is not created if `rows` raises an exception. The suffix of `path`
-    determines the format:
+    """Writes the features of texts, computed by `embedder`, to a file, whole or not at all.
 
     *   .npy: float32 [N, width].
     *   .jsonl: one object per text with `index`, its number from 0; `text`, or `text_a` and `text_b` for a

@@ -22,10 +22,7 @@ _RECALLS = (10, 100)
 
 
 def read_similarity(path: str, columns: str, log: Callable[[str], None]) -> Examples:
-    """Returns pairs of texts of a table with a numeric score each, as their label.
-
-    `columns` are the columns of both texts and of the score; "" for the columns of STS-B.
-    """
+    """Returns pairs of texts with scores as labels, from three columns; "" for the columns of STS-B."""
     names = comma_lists.names(columns or table.STSB)
     if len(names) != 3:
         raise UserError(f"--columns={columns}: expected TEXT,TEXT,SCORE")
@@ -48,10 +45,7 @@ def similarity(embedder: Embedder, pairs: Examples) -> dict[str, float]:
 class Judged:
     """Queries with their relevant documents in a corpus.
 
-    Attributes:
-        gains: {id of a query: {id of a document: gain above 0}}.
-        queries: {id: text}, with all queries of `gains`.
-        documents: the corpus.
+    `gains` are {id of a query: {id of a document: gain above 0}}, and `queries` {id: text} has all of them.
     """
 
     gains: Mapping[str, Mapping[str, int]]
@@ -60,11 +54,7 @@ class Judged:
 
 
 def read_retrieval(directory: str, split: str) -> Judged:
-    """Returns a data set in the format of BEIR: corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv.
-
-    Raises:
-        UserError: a file is missing or malformed, an id is not unique, or the judgments match no texts.
-    """
+    """Returns a data set in BEIR's format: corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv."""
     path = os.path.join(directory, "qrels", f"{split}.tsv")
     gains: dict[str, dict[str, int]] = {}
     rows = table.read_examples(path, Columns(*QRELS), parse_label=int)
@@ -85,10 +75,10 @@ def read_retrieval(directory: str, split: str) -> Judged:
 
 
 def retrieval(embedder: Embedder, judged: Judged, reranker: Reranker | None = None) -> dict[str, float]:
-    """Returns the retrieval scores.
+    """Returns the scores of retrieval by cosine, after which `reranker` reorders the first documents.
 
-    Documents are ordered by cosine, and `reranker` reorders the first ones. Queries without a relevant
-    document are ignored, and a document with the id of the query is not a result (Thakur et al. 2021).
+    Queries without a relevant document are ignored, and a document with the id of the query is not a result
+    (Thakur et al. 2021).
     """
     documents, queries, sentence = judged.documents, judged.queries, embedder.sentence
     vectors = embedder.unit_vectors([each.text for each in documents], sentence.document_prompt)
@@ -109,10 +99,7 @@ def retrieval(embedder: Embedder, judged: Judged, reranker: Reranker | None = No
 def ranking_scores(
     judged: Mapping[str, Mapping[str, int]], ranked: Mapping[str, Sequence[str]]
 ) -> dict[str, float]:
-    """Returns the means over queries of nDCG@10 (with graded gains), MRR@10, recall@10 and recall@100.
-
-    `judged` is {query: {document: gain above 0}}, and `ranked` {query: documents, the best first}.
-    """
+    """Returns the means over queries of nDCG@10 (with graded gains), MRR@10, recall@10 and recall@100."""
     discounts = metrics.discounts(np.arange(1, 11))
     rows = []
     for query, gains in judged.items():

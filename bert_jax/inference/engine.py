@@ -77,10 +77,7 @@ def with_masked_lm(model: Model) -> Model:
 
 
 def check_items(items: Any, name: str) -> None:
-    """Raises UserError for a single text, mapping or data frame instead of a list of texts or rows.
-
-    Iterating over these would give characters, keys or column names.
-    """
+    """Raises UserError for a text, mapping or data frame, whose items are characters, keys or columns."""
     iterable = isinstance(items, Iterable) and getattr(items, "ndim", 1) > 0
     if isinstance(items, str | Mapping) or hasattr(items, "columns") or not iterable:
         raise UserError(f"{name} is {type(items).__name__}: expected a list, such as ['one text']")
@@ -93,13 +90,10 @@ def text_rows(
     special: Sequence[str] = (),
     prefix: str = "",
 ) -> Iterator[Row]:
-    """Yields the tokens of each text or pair of texts. Texts are read and tokenized in chunks.
+    """Yields the tokens of texts or pairs of texts, truncated to `max_seq_length`; UserError for other items.
 
-    Texts are truncated to `max_seq_length` tokens with special tokens, in a pair the longer text. Only the
-    tokens in `special` are recognized in a text. `prefix` is prepended to each text, or the first of a pair.
-
-    Raises:
-        UserError: `texts` is a single text, or an item is neither a text nor a pair of texts.
+    Of a pair, the longer text is truncated. Only the tokens in `special` are recognized in a text. `prefix`
+    is prepended to each text, or to the first of a pair.
     """
     check_items(texts, "texts")
     layout = tokenizer.layout
@@ -144,18 +138,12 @@ def _pair(item: Any, number: int) -> tuple[str, str | None]:
 class Engine:
     """Computes a function of a model for any number of rows of any length, on all devices of this process.
 
-    Rows of similar lengths share a batch, and few batches are on the devices at the same time, which bounds
-    device memory.
-
     Args:
-        model: the model, with a tokenizer.
-        config: the configuration of the encoder.
         groups: the names of the parameter groups that `compute` uses, such as "encoder".
         compute: compiled function of parameters, a batch and the keyword `config` that returns outputs
             [B, ...]. Some parameters are `placement.UnstackedLayers`. The batch has int32 `input_ids` [B, L];
             `lengths` [B], the number of tokens of each row; `first_lengths` [B], the number of tokens before
             the second text; and the arrays that are passed to `outputs`.
-        max_seq_length: the maximum number of tokens of a row.
         batch_tokens: the approximate number of tokens, including padding, of a batch on each device; 0 for a
             platform-dependent default.
         packs: whether `compute` also takes packed rows, which have `starts` and `first_lengths` [R, S] in the
@@ -208,9 +196,8 @@ class Engine:
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields (numbers of b rows, their outputs [b, ...]), one batch at a time, the longest rows first.
 
-        If packing costs less, several rows share one packed row, in any order. `total` is the number of all
-        rows if no more follow, so that a few rows form a small batch. `arrays` maps the rows of a batch and
-        its padded size to additional arrays [size, ...].
+        `total` is the number of all rows if no more follow, so that a few rows form a small batch. `arrays`
+        maps the rows of a batch and its padded size to additional arrays [size, ...].
         """
         data = encoded(rows, self._pad_id)
         self.unknown.add(data.tokens)
@@ -260,8 +247,7 @@ class Engine:
     ) -> int:
         """Compiles the programs for calls of `outputs` with up to `most` rows, and returns their number.
 
-        Later calls pad rows to `few_lengths` and batches to `few_sizes`. `arrays` is as in `outputs`;
-        `on_program` is called with (programs done, all programs).
+        Later calls pad rows to `few_lengths` and batches to `few_sizes`.
         """
         self._lengths = few_lengths(self._lengths[-1], self._mesh)
         counts = few_sizes(most, self._mesh.size)

@@ -40,10 +40,7 @@ class Candidate:
 
 
 def most_likely(tokenizer: Tokenizer, probabilities: np.ndarray, top: int) -> list[Candidate]:
-    """Returns the `top` candidates for a mask, the most likely first; ties are ordered by id.
-
-    Entries of the float32 `probabilities` [V] beyond the vocabulary are ignored.
-    """
+    """Returns the `top` candidates for a mask, float32 [V], the most likely first; ties are ordered by id."""
     # The embedding table may have more entries than the vocabulary.
     order = np.argsort(-probabilities[: tokenizer.vocab_size], kind="stable")[:top]
     return [Candidate(tokenizer.spelling(i), float(probabilities[i])) for i in order]
@@ -55,10 +52,7 @@ def masked_lm_engine(
     of_logits: Callable[..., jax.Array],
     **options: Any,
 ) -> Engine:
-    """Returns an engine that computes `of_logits`(logits float32 [B, P, V], batch) of a masked LM.
-
-    The batch has int32 `positions` [B, P]. `options` are passed to `Engine`.
-    """
+    """Returns an engine of `of_logits`(logits float32 [B, P, V], batch) at the batch's `positions`."""
     structure = dict(types=model.require_tokenizer().layout.types, head=model.family.masked_lm)
 
     @functools.partial(jax.jit, static_argnames="config")
@@ -72,20 +66,10 @@ def masked_lm_engine(
 
 
 class MaskFiller:
-    """Fills masks with a pre-trained model, on all devices of this process.
+    """Fills masks with a pre-trained model or the checkpoint at a path, on all devices of this process.
 
-    Args:
-        model: the model, with a tokenizer, or the path of a checkpoint in any supported format.
-        log: called with each line to be logged.
-        dtype: the dtype of the computation; see `EncoderConfig.for_inference`.
-        shared_with: an engine of the same model whose device parameters are reused; see `Engine`.
-
-    Attributes:
-        mask: the spelling of a mask in a text: "[MASK]", or "<mask>" for RoBERTa.
-
-    Raises:
-        UserError: there is no checkpoint at a path, the model has no masked LM head or no vocabulary, or its
-            attention is causal.
+    `shared_with` is as in `Engine`. The attribute `mask` is the spelling of a mask in a text: "[MASK]", or
+    "<mask>" for RoBERTa. UserError if the model has no masked LM head or no vocabulary, or if it is causal.
     """
 
     def __init__(
@@ -116,8 +100,7 @@ class MaskFiller:
     def __call__(self, texts: Sequence[str], top: int = 5) -> list[list[list[Candidate]]]:
         """Returns the `top` most likely candidates for each mask of each text, the best first.
 
-        Raises:
-            UserError: a text has no mask, has more tokens than the model has positions, or is a pair.
+        UserError for a text that has no mask or more tokens than the model has positions, and for a pair.
         """
         rows = list(text_rows(self.tokenizer, texts, self._limit, special=(self.mask,)))
         for text, row in zip(texts, rows, strict=True):
@@ -158,8 +141,7 @@ def logits_at(
 ) -> jax.Array:
     """Returns the logits of the masked LM head at `positions`, int32 [B, P], as float32 [B, P, V].
 
-    `params` are `encoder` and `mlm`, some as `placement.UnstackedLayers`; `ids`, int32 [B, L], have one text
-    per row, and `lengths`, int32 [B, 1], are their numbers of tokens.
+    `ids`, int32 [B, L], have one text per row, and `lengths`, int32 [B, 1], are their numbers of tokens.
     """
     params = placement.restack(params)
     inputs = row_inputs(ids, lengths, types=types)

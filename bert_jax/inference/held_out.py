@@ -43,29 +43,19 @@ def held_out(
     log: Callable[[str], None] = print,
     on_batch: Callable[[int, int], None] = progress.not_shown,
 ) -> dict[str, float]:
-    """Returns the losses and accuracies of a pre-trained model on records.
+    """Returns the losses and accuracies of a pre-trained model on the first `rows` (0: all) of records.
 
-    The masks of a row, 15% of its tokens, depend only on the number of the row and `replace`. They do not
-    depend on the training run or the batch size, so all models with the same vocabulary predict the same
-    tokens. Rows that already have masks get new ones. A causal model has no masks and predicts every token
-    except the first of each sequence.
-
-    `checkpoint` has any supported format; of ELECTRA, the generator is evaluated. `records_dir` are record
-    directories with the vocabulary of the model, separated by commas, of which the first `rows` are read, or
-    all. `replace` are the fractions of the tokens to predict that become [MASK], become a random token, and
-    stay the same. `on_batch` is called with the numbers of batches done and in total.
+    The masks of a row, 15% of its tokens, depend only on its number and `replace`, the fractions that become
+    [MASK], become a random token, and stay the same: all models with one vocabulary predict the same tokens.
+    A causal model predicts every token except the first of each sequence. Of ELECTRA, the generator is
+    evaluated.
 
     Returns:
         `rows` and `predicted_tokens`, two counts; `mlm_loss`, in nats per token, and `mlm_accuracy`, or
-        `clm_loss` and `clm_accuracy` for a causal model; `unigram`, the loss of predicting these tokens from
-        their frequencies in the split `train`, if there is one. If the model has a next-sentence head and the
-        records have labels, also `pairs`, their number; `nsp_loss` and `nsp_accuracy`; and `nsp_majority`,
-        the fraction of the more frequent label. The label is 1 if the second segment does not follow the
-        first, because it comes from elsewhere or because the two are swapped.
-
-    Raises:
-        UserError: the checkpoint or the records cannot be read, or do not match; the model has no masked LM
-            head; there is no such split; or `replace` is given for a causal model.
+        `clm_loss` and `clm_accuracy`; `unigram`, the loss of predicting these tokens from their frequencies
+        in the split `train`, if there is one. If the model has a next-sentence head and the records have
+        labels, `pairs`, their number; `nsp_loss`, `nsp_accuracy`, and `nsp_majority`, the fraction of the
+        more frequent label.
     """
     masks = dataclasses.replace(_MASKING, replace=replace)
     data_dir = cache.localize(records_dir, log)

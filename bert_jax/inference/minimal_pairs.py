@@ -48,11 +48,7 @@ class _Prediction(Row):
 
 
 class SentenceScorer:
-    """Scores sentences with a checkpoint in any format; `dtype` is as in `EncoderConfig.for_inference`.
-
-    Raises:
-        UserError: there is no checkpoint at `path`, or it has no masked LM head or no vocabulary.
-    """
+    """Scores sentences with a checkpoint in any format."""
 
     def __init__(self, path: files.PathLike, log: Callable[[str], None] = print, dtype: str = "auto"):
         model = with_masked_lm(convert.load(path, log=log))
@@ -72,11 +68,7 @@ class SentenceScorer:
     def __call__(
         self, sentences: Sequence[str], on_done: Callable[[int], None] = lambda done: None
     ) -> np.ndarray:
-        """Returns the (pseudo-)log-likelihood of each sentence in nats, float64 [N].
-
-        Raises:
-            UserError: a sentence has no words or has more tokens than the model has positions.
-        """
+        """Returns (pseudo-)log-likelihoods in nats, float64 [N]; UserError if a sentence is too long."""
         sums = np.zeros(len(sentences))
         for begin in range(0, len(sentences), _CHUNK):
             chunk = sentences[begin : begin + _CHUNK]
@@ -112,10 +104,7 @@ class SentenceScorer:
 
 
 def word_ends(tokenizer: Tokenizer, ids: np.ndarray) -> np.ndarray:
-    """Returns, for each token of a sentence, the number of tokens up to the end of its word, int64 [n].
-
-    A punctuation mark is a word, even in vocabularies where it continues the previous word.
-    """
+    """Returns, for each token of a sentence, the number of tokens up to the end of its word, int64 [n]."""
     tokens = [tokenizer.tokens[token] for token in ids]
     is_space = np.array([token == tokenizer.word_start for token in tokens])
     is_word = np.array([any(map(str.isalnum, token)) for token in tokens])
@@ -141,13 +130,10 @@ def evaluate(
     pairs: Sequence[Pair],
     on_done: Callable[[int], None] = lambda done: None,
 ) -> tuple[np.ndarray, dict[str, dict[str, float]]]:
-    """Returns the scores of the sentences of N pairs and the accuracy for each phenomenon.
+    """Returns the scores of the sentences, float64 [N, 2], and {phenomenon: {"accuracy", "pairs"}}.
 
-    `scorer` is a `SentenceScorer`, and `on_done` is called with the number of sentences done.
-
-    Returns:
-        float64 [N, 2], and {phenomenon: {"accuracy", "pairs"}} in the order of the pairs, with "all" last. A
-        tie counts as one half.
+    `scorer` is a `SentenceScorer`. The phenomena are in the order of the pairs, with "all" last. A tie counts
+    as one half.
     """
     scores = scorer([x for pair in pairs for x in (pair.good, pair.bad)], on_done).reshape(-1, 2)
     correct = (np.sign(scores[:, 0] - scores[:, 1]) + 1) / 2
@@ -158,11 +144,7 @@ def evaluate(
 
 
 def read(path: str) -> list[Pair]:
-    """Reads pairs from a BLiMP file: JSON lines with `UID`, `sentence_good` and `sentence_bad`.
-
-    Raises:
-        UserError: the file is missing or empty, or a line is malformed.
-    """
+    """Reads pairs from a BLiMP file: JSON lines with `UID`, `sentence_good` and `sentence_bad`."""
     pairs = []
     for number, row in table.records(path, "jsonl"):
         values = [row.get(name) for name in FIELDS] if isinstance(row, dict) else [None]

@@ -224,10 +224,7 @@ class Predictor:
     def __call__(
         self, data: batches.EncodedRows, on_batch: Callable[[int, int], None] = progress.not_shown
     ) -> np.ndarray:
-        """Returns the outputs for encoded rows, as `outputs.predict_all` does.
-
-        If there are fewer groups of rows than `batch_size`, they are padded to one of `engine.few_sizes`.
-        """
+        """Returns the outputs of encoded rows, as `outputs.predict_all`, in batches of `engine.few_sizes`."""
         groups = len(data) // data.rows_per_example
         size = next((size for size in self._sizes if size >= groups), self.batch_size)
         shapes = outputs.Shapes(size, self._buckets)
@@ -246,11 +243,7 @@ class Predictor:
         return Costs.of_training(self.objective, self._mesh, dtype).of_outputs()
 
     def warm_up(self, on_program: Callable[[int, int], None] = progress.not_shown) -> int:
-        """Compiles the programs of all shapes that later calls use, and returns their number.
-
-        Later calls pad rows to `engine.few_lengths`. `on_program` is called with (programs done, all
-        programs).
-        """
+        """Compiles the programs that later calls, with `engine.few_lengths`, use; returns their number."""
         task = self.task
         longest, group = task.config.max_seq_length, task.objective().choices
         self._buckets = tuple(engine.few_lengths(longest, self._mesh))
@@ -285,11 +278,7 @@ def _of_run(directory: str, which: str) -> _Source:
 
 
 def _of_model(model: convert.Model, columns: Mapping[str, str], may_lack_answers: bool) -> _Source:
-    """Returns the task, with default settings, and the parameters of an external model.
-
-    Raises:
-        UserError: the model has no fine-tuned head, or no task supports its outputs.
-    """
+    """Returns the task, with default settings, and the parameters of an external model, or UserError."""
     if model.head not in HEADS:
         expected = f"a fine-tuned model with the head {alternatives(HEADS)}"
         raise UserError(f"{model.source}: expected {expected}, not {model.head}")
@@ -328,11 +317,7 @@ def _of_model(model: convert.Model, columns: Mapping[str, str], may_lack_answers
 
 
 def step_directory(directory: str, which: str) -> str:
-    """Returns the checkpoint of a run for `which`, "best", "last" or a step number; "" for "best".
-
-    Raises:
-        UserError: the run has no such step.
-    """
+    """Returns the checkpoint of a run for "last" or the number of a step, else UserError; "" for "best"."""
     if which == BEST:
         return ""
     if which == "last":
@@ -345,14 +330,11 @@ def step_directory(directory: str, which: str) -> str:
 
 
 def answer_lines(model: Predictor, reader: LineReader, source: Any, out: IO[bytes]) -> tuple[int, int]:
-    """Answers every line of a stream with one line of JSON, in order, until the stream ends.
+    """Answers every line of a stream with one of JSON, in order; returns the numbers of all and wrong lines.
 
     All lines that are waiting when the model becomes idle form the next batch, up to its batch size. The
     answer to a malformed line is an object with the number of the line, `line`, and the problem, `error`.
     `source` has a method `read1`, like `sys.stdin.buffer`. `out` is flushed after each batch.
-
-    Returns:
-        (number of lines, number of malformed lines).
     """
     count = bad = 0
     for lines in _waiting(source, model.batch_size):

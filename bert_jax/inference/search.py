@@ -51,12 +51,10 @@ class Result:
 
 
 def nearest(queries: np.ndarray, vectors: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the vectors with the largest inner products, the largest first; ties are ordered by number.
+    """Returns the numbers int64 [Q, k] and inner products float32 [Q, k] of the nearest vectors of queries.
 
-    `queries` are float32 [Q, H], and `vectors` float32 [N, H], in memory or mapped from a file.
-
-    Returns:
-        Numbers int64 [Q, k] and inner products float32 [Q, k], where k is the smaller of `most` and N.
+    `queries` are float32 [Q, H], and `vectors` float32 [N, H]; k is the smaller of `most` and N. The largest
+    come first; ties are ordered by number.
     """
     queries = np.ascontiguousarray(queries, np.float32)
     count = min(most, len(vectors))
@@ -73,10 +71,7 @@ def nearest(queries: np.ndarray, vectors: np.ndarray, most: int) -> tuple[np.nda
 
 
 def fingerprint(model: Model, embedder: Embedder) -> dict[str, Any]:
-    """Returns the digests and settings that determine an embedder's vectors, for the index to record.
-
-    They do not depend on the format of the model's folder or on the platform.
-    """
+    """Returns the digests and settings that determine an embedder's vectors, in any format of the model."""
     weights, tokenizer = hashlib.sha256(), embedder.tokenizer
     for name, x in sorted(model.params.items()):
         if name.startswith("encoder/"):
@@ -97,12 +92,8 @@ def fingerprint(model: Model, embedder: Embedder) -> dict[str, Any]:
 class Index:
     """An index in a local directory that `make` has filled; its files are mapped into memory.
 
-    Attributes:
-        settings: the content of index.json.
-        vectors: float32 [N, H], one vector per document.
-
-    Raises:
-        UserError: there is no index, or one of its files is missing or differs from its digest.
+    `settings` are the content of index.json, and `vectors` float32 [N, H] have one vector per document.
+    UserError if there is no index, or one of its files is missing or differs from its digest.
     """
 
     def __init__(self, directory: str):
@@ -152,11 +143,8 @@ def make(
     """Embeds a corpus, in bounded memory, and returns its index.
 
     `INDEX` is written last, so an interrupted call leaves no index. An older index stays until all new
-    vectors are computed. `checkpoint` and `corpus` are paths or URLs, and `made_by` is the `fingerprint` of
-    the embedder. `progress` is called with the number of documents that have been embedded.
-
-    Raises:
-        UserError: the corpus has no document.
+    vectors are computed. `made_by` is the `fingerprint` of the embedder. UserError if the corpus has no
+    document.
     """
     digests = {"corpus": files.crc32c(corpus)}  # computed before reading, to detect later changes
     documents = iter(documents)
@@ -189,10 +177,8 @@ class Reranker:
 
     The model is for reranking, late interaction, regression on pairs (the number is the score), or
     classification with two labels. The score of a classification is the probability of the larger label if
-    labels are integers, and otherwise of the task's label for relevant documents; a line of `log` names it.
-
-    Raises:
-        UserError: the model is of another kind, or the label for relevant documents is not known.
+    labels are integers, and otherwise of the task's label for relevant documents; UserError if it is not
+    known.
     """
 
     def __init__(self, model: Predictor, candidates: int = CANDIDATES, log: Callable[[str], None] = print):
@@ -242,21 +228,13 @@ def mine(
     margin: float | None = None,
     scorer: Callable[[Sequence[tuple[str, str]]], np.ndarray] | None = None,
 ) -> Iterator[list[str]]:
-    """Yields up to `count` hard negatives of each anchor, the nearest first.
+    """Yields up to `count` hard negatives of each of N anchors among C different candidates, by cosine.
 
-    A text equal to the anchor, or to a positive of an equal anchor, is not used as a negative.
-
-    Args:
-        anchors: N texts.
-        positives: N texts, the positive of each anchor.
-        candidates: C different texts.
-        vectors: float32 [N, H], [N, H] and [C, H], the vectors of these texts, of length 1.
-        count: maximum number of negatives per anchor.
-        depth: number of nearest candidates to consider.
-        margin: the cosine p of the positive limits the cosines of negatives to p - margin * |p|. The default,
-            0.05, was best in de Souza P. Moreira et al. 2024. With a scorer, the minimum difference of the
-            scores, 0.1 by default.
-        scorer: returns the scores of a model that reads both texts of a pair; None to use cosines.
+    A text equal to the anchor, or to a positive of an equal anchor, is not used as a negative. `vectors` are
+    float32 [N, H], [N, H] and [C, H], of length 1. The `depth` nearest candidates are considered. The cosine
+    p of the positive limits the cosines of negatives to p - margin * |p|; the default margin, 0.05, was best
+    in de Souza P. Moreira et al. 2024. With a scorer, a model that reads both texts of a pair, the margin is
+    the minimum difference of the scores, 0.1 by default.
     """
     of_anchors, of_positives, of_candidates = vectors
     known: dict[str, set[str]] = {}

@@ -58,9 +58,6 @@ def read_documents(path: str, flag: str = "--corpus") -> Iterator[Document]:
     A table (JSON lines, CSV, TSV, Parquet, Arrow) has the text in `text` or another column of
     `inferred.TEXTS`, an optional `title`, and an id in `_id` or `id`, as in BEIR. Any other file has one text
     per line. Both may be compressed; "-" is standard input.
-
-    Raises:
-        UserError: the file does not exist, or a line is malformed; the message gives its number.
     """
     check(path, flag)
     if not is_table(path):
@@ -77,11 +74,8 @@ def read_texts(path: str, text_a: str = "", text_b: str = "") -> Iterator[Text]:
     """Yields the texts of a file, including blank ones, so that results correspond to lines.
 
     `path` is a file with one text per line, a table, as its suffix says, hf:ORG/NAME for the training set on
-    the hub, or "-" for lines from standard input. In a table, `text_a` is the column of the text; "" for the
-    column in `inferred.TEXTS` that the table has. `text_b` is the column of the second text of a pair.
-
-    Raises:
-        UserError: a line is malformed; the message gives its number.
+    the hub, or "-" for lines from standard input. The columns `text_a` and `text_b` of a table are as in
+    `_rows`; with `text_b`, texts are pairs.
     """
     if is_table(path):
         for _, texts in _rows(path, text_a, *filter(None, [text_b])):

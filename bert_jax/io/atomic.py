@@ -22,12 +22,9 @@ _NAME_BYTES = 150  # of the final name in the temporary one; a name has at most 
 def replace_file(path: files.PathLike, sync: bool = True) -> Iterator[IO[bytes]]:
     """Opens a temporary file for writing and renames it to `path` when the block ends without an error.
 
-    The temporary file lies next to `path`. For a URL it is a local file, which is uploaded at the end. An
-    existing file of that name is replaced in one step. If it is a symbolic link, its target is replaced. A
-    device or a pipe, such as /dev/stdout, is written to directly.
-
-    If `sync`, the bytes are flushed to the disk before the file is renamed, so that a power failure leaves
-    either the old file or the new one. Use False for files that are recreated after a failure.
+    For a URL it is a local file, which is uploaded at the end. If `path` is a symbolic link, its target is
+    replaced. A device or a pipe, such as /dev/stdout, is written to directly. If `sync`, a power failure
+    leaves either the old file or the new one. Use False for files that are recreated after a failure.
     """
     path = os.fspath(path)
     if files.is_remote(path):
@@ -104,10 +101,7 @@ def write_file(path: files.PathLike, content: bytes, sync: bool = True) -> None:
 
 
 def write_text(path: files.PathLike, content: str, sync: bool = True) -> None:
-    """Writes `content` to `path` in UTF-8, atomically. For `sync`, see `replace_file`.
-
-    Bytes of a file name in `content` that are not UTF-8 are escaped by backslashes, as on the terminal.
-    """
+    """The same for a text in UTF-8; bytes of a file name that are not UTF-8 are escaped by backslashes."""
     write_file(path, content.encode(errors="backslashreplace"), sync)
 
 

@@ -26,13 +26,7 @@ def check_free(path: files.PathLike, overwrite: bool, flag: str = "--output") ->
 
 
 def check_output_file(path: files.PathLike, suffixes: Sequence[str] = (), *, overwrite: bool = True) -> None:
-    """Checks that --output, a file, can be written later, and creates its directory.
-
-    Raises:
-        UserError: the path has another suffix than `suffixes`, is a directory, exists and may not be
-            replaced, or cannot be written.
-        StorageError: the disk or the bucket failed.
-    """
+    """Creates the directory of --output, a file; UserError if it cannot be written or has another suffix."""
     if suffixes and files.suffix(path) not in suffixes:
         raise UserError(f"--output={path}: expected a name ending in {alternatives(suffixes)}")
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import json
 import re
@@ -34,99 +33,97 @@ def is_columnar(path: files.PathLike) -> bool:
 
 
 class Table:
-    """A Parquet or Arrow file, whose rows are read in order, a few at a time.
+    """A Parquet or Arrow file, whose rows are read in order, a few at a time; UserError if it is damaged.
 
     A remote Arrow file is copied to the local disk once, for as long as the table exists.
 
     Attributes:
         columns: the names of the columns.
         types: {column: Arrow's name of its type}, for the columns whose values are never text.
-
-    Raises:
-        UserError: the file does not exist, or is damaged.
-        StorageError: the disk or the bucket failed.
+        group_starts: the first rows of the row groups of a Parquet file; empty for an Arrow file. Reading
+            from another row of a group also decodes the rows of the group before it.
     """
 
     def __init__(self, path: files.PathLike):
         self.path = str(path)
-        with self._opened() as (schema, _):
-            self.columns = tuple(schema.names)
-            self._classes = _class_names(schema)
-            self.types = {
-                field.name: str(field.type)
-                for field in schema
-                if not (field.name in self._classes or _may_be_text(field.type))
-            }
+        self.group_starts: list[int] = []
+        self._arrow: Any = None
+        with self._errors():
+            if self.path.lower().endswith(".parquet"):
+                with self._parquet() as file:
+                    schema, self._count = file.schema_arrow, file.metadata.num_rows
+                    groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+                    self.group_starts = [0, *itertools.accumulate(group.num_rows for group in groups)][:-1]
+            else:
+                # A deleted copy stays mapped: its space is free when the table or the process ends.
+                with files.local_copy(self.path) as local, pyarrow.memory_map(local) as mapped:
+                    content = mapped.read_buffer()
+                try:  # as `save_to_disk` writes them
+                    self._arrow = ipc.open_stream(content).read_all()
+                except pyarrow.ArrowInvalid:
+                    self._arrow = ipc.open_file(content).read_all()
+                schema, self._count = self._arrow.schema, self._arrow.num_rows
+        self.columns = tuple(schema.names)
+        self._classes = _class_names(schema)
+        self.types = {
+            field.name: str(field.type)
+            for field in schema
+            if not (field.name in self._classes or _may_be_text(field.type))
+        }
+
+    def __len__(self) -> int:
+        return self._count
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[tuple[Any, Any]]:
-        """Yields the schema and the open file."""
+    def _parquet(self) -> Iterator[Any]:
+        # Reads only the needed bytes, even of remote files; the default is whole row groups.
+        options = dict(pre_buffer=False, buffer_size=_BUFFER)
+        with files.open_read(self.path) as source, parquet.ParquetFile(source, **options) as file:
+            yield file
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
         try:
-            with contextlib.ExitStack() as stack:
-                if self.path.lower().endswith(SUFFIXES[0]):
-                    # Reads only the needed bytes, even of remote files; the default is whole row groups.
-                    source = stack.enter_context(files.open_read(self.path))
-                    file = stack.enter_context(
-                        parquet.ParquetFile(source, pre_buffer=False, buffer_size=_BUFFER)
-                    )
-                    yield file.schema_arrow, file
-                    return
-                try:  # as `save_to_disk` writes them
-                    reader = stack.enter_context(ipc.open_stream(self._content))
-                except pyarrow.ArrowInvalid:
-                    reader = stack.enter_context(ipc.open_file(self._content))
-                yield reader.schema, reader
+            yield
         except (OSError, pyarrow.ArrowException, ValueError, OverflowError) as error:
             if isinstance(error, OSError) and error.errno:
                 raise file_error(f"{self.path}: cannot be read ({error.strerror})", error) from None
             raise UserError(f"{self.path}: cannot be read ({first_line(error)})") from None  # it is damaged
 
-    @functools.cached_property
-    def _content(self) -> Any:
-        """The buffer of an Arrow file, mapped into memory."""
-        # A copy is deleted here but stays mapped: its space is free when the table or the process ends.
-        with files.local_copy(self.path) as local, pyarrow.memory_map(local) as file:
-            return file.read_buffer()
-
-    def __len__(self) -> int:
-        with self._opened() as (_, file):
-            if hasattr(file, "iter_batches"):
-                return file.metadata.num_rows
-            return sum(batch.num_rows for batch in _batches(file, []))
-
-    def group_starts(self) -> list[int]:
-        """Returns the first rows of the row groups of a Parquet file; none for an Arrow file.
-
-        Reading from another row of a group also decodes the rows of the group before it.
-        """
-        with self._opened() as (_, file):
-            if not hasattr(file, "iter_batches"):
-                return []
-            groups = (file.metadata.row_group(group) for group in range(file.metadata.num_row_groups))
-            return [0, *itertools.accumulate(group.num_rows for group in groups)][:-1]
-
     def rows(
         self, columns: Sequence[str] = (), start: int = 0, end: int | None = None
     ) -> Iterator[dict[str, Any]]:
-        """Yields rows as {column: value}, as Python values.
+        """Yields rows as {column: Python value}; `end` is the number of the row after the last one.
 
-        Class numbers become class names if the file has them. Bytes that are UTF-8 become text. By default,
-        all columns and all rows are read; `end` is the number of the row after the last one.
-
-        Raises:
-            UserError: the file is damaged, text is not UTF-8, or a value has no Python equivalent.
+        Class numbers become class names if the file has them. Bytes that are UTF-8 become text.
         """
         names = list(columns) or list(self.columns)
-        place = 0
-        with self._opened() as (_, file):
-            for batch in _batches(file, names, start):
-                first, place = place, place + batch.num_rows
+        end = self._count if end is None else min(end, self._count)
+        with self._errors():
+            for first, batch in self._batches(names, start):
                 values = dict(zip(batch.schema.names, batch.columns, strict=True))
                 # Each row is converted on request: Python values of all rows would be a copy.
-                for number in range(max(start, first), place if end is None else min(place, end)):
+                for number in range(max(start, first), min(end, first + batch.num_rows)):
                     yield {name: self._named(name, values[name][number - first].as_py()) for name in names}
-                if end is not None and place >= end:
+                if first + batch.num_rows >= end:
                     return  # without reading what comes after it
+
+    def _batches(self, columns: list[str], start: int) -> Iterator[tuple[int, Any]]:
+        """Yields (the number of its first row, a record batch); the first batch contains row `start`."""
+        if self._arrow is not None:
+            for batch in self._arrow.select(columns).slice(start).to_batches():
+                batch.validate(full=True)  # reading text at a damaged offset would end the process
+                yield start, batch
+                start += batch.num_rows
+            return
+        with self._parquet() as file:
+            for group, first in enumerate(self.group_starts):
+                metadata = file.metadata.row_group(group)
+                if first + metadata.num_rows > start:
+                    size = _rows_at_a_time(metadata, columns)
+                    for batch in file.iter_batches(size, row_groups=[group], columns=columns):
+                        yield first, batch
+                        first += batch.num_rows
 
     def _named(self, column: str, value: Any) -> Any:
         if isinstance(value, bytes):
@@ -140,28 +137,6 @@ class Table:
         if names and isinstance(value, int) and 0 <= value < len(names):
             return names[value]
         return value
-
-
-def _batches(file: Any, columns: Sequence[str], start: int = 0) -> Iterator[Any]:
-    """Yields record batches with some columns; for Parquet, row groups before `start` are empty batches."""
-    if hasattr(file, "iter_batches"):
-        place = 0
-        for group in range(file.metadata.num_row_groups):
-            metadata = file.metadata.row_group(group)
-            count = metadata.num_rows
-            place += count
-            if place <= start:  # not read, but counted
-                yield pyarrow.RecordBatch.from_pydict({"skipped": pyarrow.nulls(count)})
-                continue
-            size = _rows_at_a_time(metadata, columns)
-            yield from file.iter_batches(size, row_groups=[group], columns=list(columns))
-        return
-    is_file = hasattr(file, "num_record_batches")
-    found = map(file.get_batch, range(file.num_record_batches)) if is_file else file
-    for batch in found:
-        batch = batch.select(list(columns)) if columns else batch
-        batch.validate(full=True)  # reading text at a damaged offset would end the process
-        yield batch
 
 
 def _may_be_text(kind: Any) -> bool:

@@ -32,11 +32,7 @@ _NAMES = {
 
 
 def read(path: os.PathLike | str, schema: Any = dict) -> Any:
-    """Returns the content of a JSON file; for `schema`, see the module docstring.
-
-    Raises:
-        UserError: the file does not exist, is not JSON, or does not match the schema.
-    """
+    """Returns the content of a JSON file; UserError if it is missing or does not match the schema."""
     with reading(path):
         return parse(files.read(path), path, schema)
 
@@ -57,10 +53,7 @@ def parse(content: bytes | str, path: os.PathLike | str, schema: Any = dict) -> 
 
 
 def read_lines(path: os.PathLike | str) -> Iterator[dict[str, Any]]:
-    """Yields the objects of a file of JSON lines, or nothing if there is no file.
-
-    It skips invalid lines, such as one that was truncated when a run was killed.
-    """
+    """Yields the objects of a file of JSON lines, if it exists, without lines that a killed run cut off."""
     for line in files.read(path).splitlines() if files.exists(path) else ():
         try:
             value = json.loads(line)
@@ -71,10 +64,7 @@ def read_lines(path: os.PathLike | str) -> Iterator[dict[str, Any]]:
 
 
 def check(value: Any, schema: Any, path: os.PathLike | str, field: str = "the file") -> None:
-    """Raises a UserError unless a value matches a schema; see the module docstring.
-
-    `field` is the place of the value in the file `path`, such as "splits.train.files[0].rows".
-    """
+    """Raises a UserError unless a value, at the place `field` of the file `path`, matches a schema."""
     if isinstance(schema, tuple):
         schema = next((one for one in schema if is_of(value, one)), schema)
     if not is_of(value, schema):

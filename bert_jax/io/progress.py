@@ -106,10 +106,7 @@ def of_batches(stage: str, unit: str = "batches") -> Iterator[Callable[[int, int
 
 
 def shows_bars(stream: TextIO) -> bool:
-    """Whether a bar can be updated in place: on a terminal, and in a notebook that has ipywidgets.
-
-    A command in a notebook (`!bert-jax ...`) has a terminal whose output is only appended.
-    """
+    """Whether a bar can be updated in place: on a terminal, and in a notebook that has ipywidgets."""
     if stream.isatty():
         return "JPY_PARENT_PID" not in os.environ  # the kernel of a notebook sets it
     if "IPython" not in sys.modules or importlib.util.find_spec("ipywidgets") is None:

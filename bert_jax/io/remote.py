@@ -37,11 +37,7 @@ _NUMBERS: dict[type[Exception], int] = {
 
 
 def file_system(path: str | os.PathLike[str]) -> tuple[Any, str]:
-    """Returns the fsspec file system of a URL, and the path within it.
-
-    Raises:
-        UserError: there is no such file system, or its package is missing.
-    """
+    """Returns the fsspec file system of a URL, and the path within it; UserError if there is none."""
     # Without a handler, a failed request prints a traceback of the error that is also raised.
     logging.getLogger("gcsfs").addHandler(logging.NullHandler())
     for protocol in OBJECT_STORES:  # set globally, since orbax opens them too
@@ -89,10 +85,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, str]]:
 
 
 def read_ranges(ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-    """Returns the bytes of (URL, start, end) ranges; ranges in one folder are requested concurrently.
-
-    A range is shorter if the file ends inside it.
-    """
+    """Returns the bytes of (URL, start, end) ranges, shorter at the end of a file; each folder at once."""
     folders = [path.rpartition("/")[0] for path, _, _ in ranges]
     systems = {folder: file_system(folder) for folder in set(folders)}
     contents: list[Any] = [b""] * len(ranges)

@@ -32,9 +32,6 @@ def find(pattern: str) -> str:
 
     `pattern` is tfds:NAME, tfds:NAME/CONFIG, either followed by /VERSION (by default the newest), or
     tfds:/FOLDER. Data sets are in $TFDS_DATA_DIR, or ~/tensorflow_datasets.
-
-    Raises:
-        UserError: the data set does not exist, or cannot be prepared or read.
     """
     root = Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
     name = pattern.removeprefix(PREFIX)

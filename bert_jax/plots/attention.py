@@ -19,11 +19,8 @@ _COLORS = dict(cmap="Blues", vmin=0, vmax=1)
 class AttentionMaps:
     """The attention maps of one text or pair of texts.
 
-    Attributes:
-        tokens: the L tokens, including [CLS] and [SEP].
-        first_length: the number of tokens of the first text, including its [CLS] and [SEP].
-        weights: float32 [layers, heads, L, L], where the first L is the query and the second one the key.
-            Each row sums to 1.
+    `tokens` are the L tokens, `first_length` of them, with [CLS] and [SEP], of the first text. `weights` are
+    float32 [layers, heads, L queries, L keys].
     """
 
     tokens: list[str]
@@ -32,10 +29,7 @@ class AttentionMaps:
 
 
 def choose(number: str, count: int, flag: str) -> list[int]:
-    """Returns the numbers, from 1 to `count`, that a value of the flag `--layer` or `--head` selects.
-
-    The value is a number from 1, a negative number that counts from the end, or "all"; else UserError.
-    """
+    """Returns the numbers from 1 to `count` that --layer or --head selects: N, -N from the end, or "all"."""
     if number == "all":
         return list(range(1, count + 1))
     with contextlib.suppress(ValueError):
@@ -48,10 +42,9 @@ def choose(number: str, count: int, flag: str) -> list[int]:
 def plot_attention(
     maps: AttentionMaps, output: str, layer: str = "all", head: str = "all", title: str = ""
 ) -> None:
-    """Draws attention maps into a PNG, PDF or SVG file; `layer` and `head` are as in `choose`.
+    """Draws the attention maps that `choose` selects into a PNG, PDF or SVG file; a row is a query.
 
-    The squares of one layer or one head are labeled with tokens; all layers and heads together are
-    thumbnails, one row per layer. A row is the token that attends, a column the token that it attends to.
+    Squares are labeled with tokens; all layers and heads together are thumbnails, one row per layer.
     """
     checks.check_output_file(output, checks.PICTURES)
     layers = choose(layer, maps.weights.shape[0], "layer")

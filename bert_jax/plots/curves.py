@@ -76,10 +76,7 @@ def plot_metrics(runs: Mapping[str, list[dict]], output: str, title: str = "") -
 
 
 def draw_metrics(runs: Mapping[str, list[dict]], title: str = "") -> Any:
-    """Returns a figure with losses, scores, learning rate and throughput.
-
-    `runs` are the rows of each run's metrics.jsonl, by name. UserError if they have none of the metrics.
-    """
+    """Returns a figure of the rows of each run's metrics.jsonl, by name; UserError without a known metric."""
     names = {name for rows in runs.values() for row in rows for name in row}
     if names & {"mlm_loss", "clm_loss"}:
         names.discard("loss")  # the sum of losses that have their own panels

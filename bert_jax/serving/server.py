@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import collections
-import concurrent.futures
 import contextlib
 import dataclasses
 import json
@@ -36,14 +35,9 @@ _OF_BATCHERS = {"items": "counter", "batches": "counter", "compute_seconds": "co
 class Service:
     """A computation with a model. A request has the path /`name` and a JSON object with `fields`.
 
-    Attributes:
-        fields: the fields of a request; the first one is a list of items.
-        parse: maps an item and the request's object to an item for `compute`; raises Malformed or UserError.
-        compute: maps a list of items to a list of results; raises UserError for an item without a result.
-        answer: maps the results and the object of a request to the answer.
-        warm_up: takes the maximum batch size and a callback, compiles the programs, calls the callback with
-            (programs done, all programs), and returns the number of programs.
-        width: the size of an embedding service's vectors; 0 for other services.
+    `fields[0]` is a list of items, each of which `parse` maps to an item for `compute`. `answer` maps the
+    results and the object of the request to the answer. `warm_up` compiles the programs for a batch size and
+    returns their number. `width` is the size of the vectors of an embedding service.
     """
 
     name: str
@@ -122,10 +116,6 @@ def prediction(predictor: Predictor) -> Service:
     return Service("predict", ("rows",), parse, predictor.records_of, answer, warm_up)
 
 
-class Overloaded(Exception):
-    """More items are waiting than the server accepts."""
-
-
 class Batcher:
     """Computes items in batches, in one thread, in their order of arrival.
 
@@ -136,9 +126,7 @@ class Batcher:
     def __init__(self, compute: Callable[[list[Any]], Sequence[Any]], most: int, limit: int):
         self._compute, self._most, self._limit = compute, most, limit
         self._waiting: collections.deque[tuple[Any, asyncio.Future]] = collections.deque()
-        self._thread = concurrent.futures.ThreadPoolExecutor(1, "compute")
         self._arrived = asyncio.Event()
-        self._task: asyncio.Task | None = None
         self.batches = self.items = 0
         self.compute_seconds = 0.0
 
@@ -148,14 +136,10 @@ class Batcher:
         return len(self._waiting)
 
     async def submit(self, items: Sequence[Any]) -> list[Any]:
-        """Returns the results of items. After a cancellation, items that are still waiting are dropped.
-
-        Raises:
-            Overloaded: too many items are waiting.
-            Exception: any exception of `compute`.
-        """
+        """Returns the results of items, or raises what `compute` raises; HTTPException if too many wait."""
         if self.waiting + len(items) > self._limit:
-            raise Overloaded
+            message = "too many requests are waiting; try again"
+            raise exceptions.HTTPException(503, message, {"Retry-After": "1"})
         futures = [asyncio.get_running_loop().create_future() for _ in items]
         self._waiting.extend(zip(items, futures, strict=True))
         self._arrived.set()
@@ -166,61 +150,56 @@ class Batcher:
                 future.cancel()
             self._waiting = collections.deque(each for each in self._waiting if not each[1].done())
 
-    async def start(self) -> None:
-        """Starts the computation."""
-        self._task = asyncio.create_task(self._run())
-
-    async def stop(self) -> None:
-        """Stops after the current batch."""
-        if self._task:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-        await asyncio.to_thread(self._thread.shutdown)
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Batcher]:
+        """Computes items in this context, which ends after the current batch."""
+        task = asyncio.create_task(self._run())
+        try:
+            yield self
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
 
     async def _run(self) -> None:
         while True:
             await self._arrived.wait()
             self._arrived.clear()
             while self._waiting:
-                batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._most))]
-                if (error := await self._answer(batch)) is not None:
-                    for each in batch:  # an item that fails must not fail other requests
-                        error = await self._answer([each]) if len(batch) > 1 else error
-                        if error is not None and not each[1].done():
-                            each[1].set_exception(error)
+                most = min(len(self._waiting), self._most)
+                await self._answer([self._waiting.popleft() for _ in range(most)])
 
-    async def _answer(self, batch: Sequence[tuple[Any, asyncio.Future]]) -> Exception | None:
-        """Computes items and sets their results; returns the exception if the computation fails."""
-        items, began = [item for item, _ in batch], time.monotonic()
-        error, results = await asyncio.get_running_loop().run_in_executor(self._thread, self._try, items)
-        if error is not None:
-            return error
-        self.compute_seconds += time.monotonic() - began
-        self.batches, self.items = self.batches + 1, self.items + len(items)
-        for (_, future), result in zip(batch, results, strict=True):
-            if not future.done():  # a request may have been cancelled
-                future.set_result(result)
-        return None
+    async def _answer(self, batch: Sequence[tuple[Any, asyncio.Future]]) -> None:
+        began = time.monotonic()
+        results = await asyncio.to_thread(self._try, [item for item, _ in batch])
+        if not isinstance(results, Exception):
+            self.compute_seconds += time.monotonic() - began
+            self.batches, self.items = self.batches + 1, self.items + len(batch)
+            for (_, future), result in zip(batch, results, strict=True):
+                if not future.done():  # a request may have been cancelled
+                    future.set_result(result)
+        elif len(batch) > 1:  # an item that fails must not fail other requests
+            for each in batch:
+                await self._answer([each])
+        elif not batch[0][1].done():
+            batch[0][1].set_exception(results)
 
-    def _try(self, items: list[Any]) -> tuple[Exception | None, Sequence[Any]]:
+    def _try(self, items: list[Any]) -> Sequence[Any] | Exception:
         try:
             results = self._compute(items)
             if len(results) != len(items):
                 raise RuntimeError(f"{len(results)} results of {len(items)} items")
+            return results
         except BaseException as error:
             if isinstance(error, Exception) and not isinstance(error, StopIteration):
-                return error, ()
+                return error
             # A panic of a Rust library is not an Exception, and a future cannot hold StopIteration.
-            return RuntimeError(repr(error)), ()
-        return None, results
+            return RuntimeError(repr(error))
 
 
 class Server:
     """Answers HTTP requests with some services.
 
     Args:
-        services: the services.
         model: the name of the model in answers.
         most: maximum number of items in a batch.
         limit: maximum number of waiting items, and of items in a request.
@@ -255,14 +234,11 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Any) -> AsyncIterator[None]:
-        for name, service in self._services.items():
-            self._batchers[name] = Batcher(service.compute, self._most, self._limit)
-            await self._batchers[name].start()
-        try:
+        async with contextlib.AsyncExitStack() as stack:
+            for name, service in self._services.items():
+                batcher = Batcher(service.compute, self._most, self._limit)
+                self._batchers[name] = await stack.enter_async_context(batcher.running())
             yield
-        finally:
-            for batcher in self._batchers.values():
-                await batcher.stop()
 
     def _route(self, path: str, answer: Callable[[Any], Awaitable[Any]], method: str = "POST") -> Any:
         async def handle(request: requests.Request) -> responses.Response:
@@ -271,13 +247,9 @@ class Server:
                 # In a thread, writing a large answer does not block other requests.
                 response = await asyncio.to_thread(_response, await answer(request))
             except exceptions.HTTPException as error:
-                response = _error(error.detail, error.status_code)
+                response = _error(error.detail, error.status_code, error.headers)
             except (Malformed, UserError) as error:
                 response = _error(str(error), 400)
-            except Overloaded:
-                response = _error("too many requests are waiting; try again", 503, {"Retry-After": "1"})
-            except asyncio.CancelledError:  # the server stops without waiting any longer
-                response = _error("the server stops before it has an answer", 503)
             except Exception:
                 _logger.exception("%s failed", path)
                 response = _error("the server failed; its log has the reason", 500)
@@ -387,10 +359,19 @@ def _error(message: str, status: int, headers: Mapping[str, str] | None = None) 
 
 
 class HttpServer(uvicorn.Server):
-    """Runs an ASGI application with options of `uvicorn.Config`. After a signal, it exits normally."""
+    """Runs a server with options of `uvicorn.Config`. After a signal, it exits normally."""
 
-    def __init__(self, application: Any, **options: Any):
-        super().__init__(uvicorn.Config(application, **options))
+    def __init__(self, server: Server, log: Callable[[str], None] = print, **options: Any):
+        super().__init__(uvicorn.Config(server.app, **options))
+        self._log, self._paths = log, server.paths
+
+    async def startup(self, sockets: Any = None) -> None:
+        """Starts to listen, and logs the URL."""
+        await super().startup(sockets)
+        if self.started:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            host = f"[{host}]" if ":" in host else host  # as IPv6 is written in a URL
+            self._log(f"ready: http://{host}:{port} answers {', '.join(self._paths)}")
 
     async def shutdown(self, sockets: Any = None) -> None:
         """Answers pending requests and closes all connections."""

@@ -313,7 +313,7 @@ def _split_records(path: str, name: str, size: int, number: int) -> list[Range]:
         records = tfds.builder(path).info.splits[tfds.SPLIT].num_examples
     else:
         table = tables.table(path)
-        records, starts = len(table), table.group_starts()
+        records, starts = len(table), table.group_starts
     edges = sorted({records * i // number for i in range(number + 1)}) if records else []
     if starts and edges:
         inside = {starts[bisect.bisect_right(starts, edge) - 1] for edge in edges[:-1]}

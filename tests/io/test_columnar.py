@@ -64,7 +64,7 @@ def test_a_remote_arrow_file_is_copied_once(tmp_path, monkeypatch, kind):
     copied, download = [], files.download
     monkeypatch.setattr(files, "download", lambda path, to: copied.append(to) or download(path, to))
     found = columnar.Table(url)
-    assert len(found) == COUNT and found.group_starts() == []
+    assert len(found) == COUNT and found.group_starts == []
     expected = table().to_pylist()
     pairs = zip(found.rows(start=2), found.rows(), strict=False)  # two readers at a time
     assert list(pairs) == list(zip(expected[2:], expected, strict=False))

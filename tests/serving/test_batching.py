@@ -4,20 +4,17 @@ import asyncio
 import threading
 
 import pytest
+from starlette.exceptions import HTTPException
 
-from bert_jax.serving.server import Batcher, Overloaded
+from bert_jax.serving.server import Batcher
 
 
 def run(compute, body, most=4, limit=100):
     """Runs a coroutine function with a batcher."""
 
     async def main():
-        batcher = Batcher(compute, most, limit)
-        await batcher.start()
-        try:
+        async with Batcher(compute, most, limit).running() as batcher:
             return await body(batcher)
-        finally:
-            await batcher.stop()
 
     return asyncio.run(main())
 
@@ -52,7 +49,7 @@ def test_more_items_than_may_wait_are_refused():
         await asyncio.sleep(0.05)  # they are being computed
         second = asyncio.create_task(batcher.submit([3, 4, 5]))
         await asyncio.sleep(0.05)
-        with pytest.raises(Overloaded):
+        with pytest.raises(HTTPException):
             await batcher.submit([6])
         release.set()
         return await first, await second, batcher.waiting

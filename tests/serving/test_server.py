@@ -40,8 +40,7 @@ QUIET = {"log": lambda line: None}
 @contextlib.contextmanager
 def serving(*services, **limits):
     """Yields the port of a server in a thread."""
-    application = server.Server(services, "model", **limits).app
-    running = server.HttpServer(application, port=0, log_level="critical")
+    running = server.HttpServer(server.Server(services, "model", **limits), port=0, log_level="critical")
     thread = threading.Thread(target=running.run)
     thread.start()
     try:
