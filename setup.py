@@ -53,6 +53,7 @@ setup(
         "optax>=0.2.6",
         "orbax-checkpoint>=0.12,<1",
         "packaging>=23.0",
+        "protobuf>=4.25",
         "psutil>=5.9",
         "pyarrow>=15.0",
         "rich>=13.0",

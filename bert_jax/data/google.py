@@ -26,10 +26,8 @@ SCHEMA = "google"
 _NEWER_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
 LABELS = "next_sentence_labels"
 _BY_TOKEN = ("input_ids", "input_mask", "segment_ids")
-_BY_PREDICTION = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
-KINDS = dict.fromkeys((*_BY_TOKEN, *_BY_PREDICTION, LABELS), tf_example.INT64) | {
-    "masked_lm_weights": tf_example.FLOAT
-}
+_BY_PREDICTION = ("masked_lm_positions", "masked_lm_ids")
+_WEIGHTS = "masked_lm_weights"
 
 _FILE_NAME = re.compile(r".+\.tf_?records?(-\d+-of-\d+)?")
 _ANY_ID = 1 << 31
@@ -42,22 +40,17 @@ class GoogleDataset(Dataset):
         max_predictions: P, the maximum number of predicted tokens in a row.
     """
 
-    def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str, index_dir: str = ""):
-        super().__init__(directories, split, index_dir)
+    def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str):
+        super().__init__(directories, split)
         self.max_predictions = int(self.manifest["max_predictions_per_seq"])
 
-    def _decode(self, record: bytes) -> dict[str, bytes]:
-        return features(record)
-
-    def _assemble(self, rows: list[dict[str, bytes]]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    def _assemble(self, rows: list[Mapping[str, Any]]) -> tuple[dict[str, np.ndarray], np.ndarray]:
         length, most = self.max_seq_length, self.max_predictions
-        ids, mask, segments = (_integers(rows, name, length) for name in _BY_TOKEN)
-        positions, labels = (_integers(rows, name, most) for name in _BY_PREDICTION[:2])
-        weights = _floats(rows, _BY_PREDICTION[2], most)
+        ids, mask, segments = (_values(rows, name, length) for name in _BY_TOKEN)
+        positions, labels, weights = (_values(rows, name, most) for name in (*_BY_PREDICTION, _WEIGHTS))
         nsp = np.full((len(rows), 1), -1)
         labeled = [place for place, row in enumerate(rows) if LABELS in row]
-        if labeled:
-            nsp[labeled] = _integers([rows[place] for place in labeled], LABELS, 1)
+        nsp[labeled] = _values([rows[place] for place in labeled], LABELS, 1)
 
         lengths = mask.sum(axis=1)
         real = np.arange(length) < lengths[:, None]
@@ -107,55 +100,21 @@ def without_masks(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return batch
 
 
-def features(message: bytes) -> dict[str, bytes]:
-    """Returns the features of a record by their older names, as the stored bytes of their numbers.
-
-    Raises:
-        ValueError: a feature is missing or of another kind.
-    """
-    lists = tf_example.parse_lists(message)
-    features = {}
-    for name, kind in KINDS.items():
-        found = name if name in lists else _NEWER_NAMES.get(name, name)
-        if found in lists:
-            stored, start, end = lists[found]
-            if stored != kind:
-                raise ValueError(f"{found} is not a list of {'float' if kind == 2 else 'int64'}")
-            features[name] = message[start:end]
-        elif name != LABELS:
-            raise ValueError(f"no feature {name!r}")
-    return features
-
-
-def _integers(rows: list[dict[str, bytes]], name: str, width: int) -> np.ndarray:
-    """Decodes the varints of one feature of all rows to int64 [B, width].
+def _values(rows: list[Mapping[str, Any]], name: str, width: int) -> np.ndarray:
+    """Returns one feature of all rows, int64 [B, width]; float32 for weights.
 
     Raises:
         ValueError: a row has another number of values.
     """
-    values = [row[name] for row in rows]
-    data = np.frombuffer(b"".join(values), np.uint8)
-    ends = np.flatnonzero(data < 128)
-    edges = np.cumsum([len(value) for value in values], dtype=np.int64)  # without rows, too
-    if np.any(np.searchsorted(ends, edges) != width * np.arange(1, len(rows) + 1)) or np.any(
-        data[edges - 1] > 127
-    ):
+    values = [_numbers(row, name) for row in rows]
+    if any(len(one) != width for one in values):
         raise ValueError(f"{name} does not have {counted(width, 'value')}")
-    if len(ends) == len(data):
-        return data.reshape(len(rows), width).astype(np.int64)
-    starts = np.concatenate(([0], ends[:-1] + 1))
-    place = np.arange(len(data)) - np.repeat(starts, ends - starts + 1)
-    if place.max() > 9:
-        raise ValueError(f"{name} holds what is no int64")
-    parts = (data & 127).astype(np.uint64) << (7 * place).astype(np.uint64)
-    return np.add.reduceat(parts, starts).view(np.int64).reshape(len(rows), width)
+    return np.array(values, np.float32 if name == _WEIGHTS else np.int64).reshape(len(rows), width)
 
 
-def _floats(rows: list[dict[str, bytes]], name: str, width: int) -> np.ndarray:
-    """Decodes one feature of all rows to float32 [B, width]; see `_integers`."""
-    if any(len(row[name]) != 4 * width for row in rows):
-        raise ValueError(f"{name} does not have {counted(width, 'value')}")
-    return np.frombuffer(b"".join(row[name] for row in rows), "<f4").reshape(len(rows), width)
+def _numbers(row: Mapping[str, Any], name: str) -> Sequence[Any]:
+    feature = row[name if name in row else _NEWER_NAMES.get(name, name)]
+    return feature.float_list.value if name == _WEIGHTS else feature.int64_list.value
 
 
 def is_record_file(path: str) -> bool:
@@ -163,12 +122,11 @@ def is_record_file(path: str) -> bool:
     return bool(_FILE_NAME.fullmatch(os.path.basename(path)))
 
 
-def describe(directory: str, names: Sequence[str], vocab: str, index_dir: str = "") -> dict[str, Any]:
+def describe(directory: str, names: Sequence[str], vocab: str) -> dict[str, Any]:
     """Returns a manifest for record files that have none.
 
     Files whose names start with "eval" form the split `eval`; all others form the split `train`. `vocab` is
-    the vocabulary with which the records were made; "" if it is unknown, which accepts any id. For
-    `index_dir`, see `tfrecord.RecordFile`.
+    the vocabulary with which the records were made; "" if it is unknown, which accepts any id.
 
     Raises:
         UserError: the rows do not follow this schema.
@@ -177,7 +135,7 @@ def describe(directory: str, names: Sequence[str], vocab: str, index_dir: str = 
     listed: dict[str, list[dict[str, Any]]] = {}
     shape = None
     for name in names:
-        file = tfrecord.RecordFile(os.path.join(directory, name), index_dir)
+        file = tfrecord.RecordFile(os.path.join(directory, name))
         split = "eval" if name.startswith("eval") else "train"
         listed.setdefault(split, []).append({"name": name, "rows": len(file), "bytes": file.size})
         digest.update(os.fsencode(f"{name} {file.size} {len(file)}\n"))
@@ -213,9 +171,11 @@ def describe(directory: str, names: Sequence[str], vocab: str, index_dir: str = 
 def _shape(file: tfrecord.RecordFile) -> tuple[int, int, bool]:
     """Returns (L, P, whether there is a next-sentence label) of the first record of a file."""
     try:
-        found = features(file[0])
+        row = tf_example.decode(file[0])
+        for name in (*_BY_TOKEN, *_BY_PREDICTION, _WEIGHTS):
+            if not _numbers(row, name):
+                raise ValueError(f"no feature {name!r}")
     except ValueError as error:
         reason = f"not a row of the {SCHEMA} schema ({error})"
         raise tfrecord.CorruptRecordError(file.path, 0, reason) from error
-    length = int(np.count_nonzero(np.frombuffer(found["input_ids"], np.uint8) < 128))
-    return length, len(found["masked_lm_weights"]) // 4, LABELS in found
+    return len(_numbers(row, "input_ids")), len(_numbers(row, _WEIGHTS)), LABELS in row

@@ -14,7 +14,7 @@ Masks are not stored: they are sampled on the device.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,7 +78,7 @@ def best_fit(lengths: Sequence[int], capacity: int, most: int) -> list[list[int]
 def encode_row(sequences: Sequence[PackedSequence]) -> bytes:
     """Returns the record of one row."""
     starts = itertools.accumulate((len(sequence.ids) for sequence in sequences[:-1]), initial=0)
-    return tf_example.encode_example(
+    return tf_example.encode(
         {
             "input_ids": b"".join(sequence.ids.tobytes() for sequence in sequences),
             "starts": np.array(list(starts), "<u2").tobytes(),
@@ -91,16 +91,12 @@ def encode_row(sequences: Sequence[PackedSequence]) -> bytes:
 class PackedDataset(Dataset):
     """Random access to the rows of one split; see `rows.Dataset`."""
 
-    def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str, index_dir: str = ""):
-        super().__init__(directories, split, index_dir)
+    def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str):
+        super().__init__(directories, split)
         self._pad_id = int(self.manifest["special_ids"]["pad"])
         self._id_dtype = id_dtype(self.vocab_size)
-        self._decode_example = tf_example.ExampleDecoder()
 
-    def _decode(self, record: bytes) -> dict[str, bytes]:
-        return self._decode_example(record)
-
-    def _assemble(self, rows: list[dict[str, bytes]]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    def _assemble(self, rows: list[Mapping[str, Any]]) -> tuple[dict[str, np.ndarray], np.ndarray]:
         length, sequences = self.max_seq_length, self.max_sequences_per_row
         input_ids, lengths = _pad_rows(rows, "input_ids", self._id_dtype, length, self._pad_id)
         (starts, counts), (first_lengths, first_counts), (labels, label_counts) = (
@@ -128,12 +124,12 @@ class PackedDataset(Dataset):
 
 
 def _pad_rows(
-    rows: list[dict[str, bytes]], name: str, dtype: np.dtype, width: int, fill: int
+    rows: list[Mapping[str, Any]], name: str, dtype: np.dtype, width: int, fill: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns one feature of all rows, padded to int32 [B, width], and its number of values, int32 [B]."""
-    if not all(name in row for row in rows):
+    if not all(row[name].bytes_list.value for row in rows):
         raise ValueError(f"the row has no feature {name!r}")
-    values = [row[name] for row in rows]
+    values = [row[name].bytes_list.value[0] for row in rows]
     sizes = np.array([len(value) for value in values], np.int32)
     counts = sizes // dtype.itemsize
     if np.any(sizes % dtype.itemsize) or np.any(counts > width):

@@ -19,7 +19,7 @@ _DATASETS = {packed.SCHEMA: packed.PackedDataset, google.SCHEMA: google.GoogleDa
 _ROWS = 1024  # rows whose tokens are counted together
 
 
-def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = "") -> Dataset:
+def open_dataset(data_dir: str, split: str, vocab: str = "") -> Dataset:
     """Opens one split of one or more record directories, separated by commas, as one dataset.
 
     Args:
@@ -27,17 +27,15 @@ def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = ""
         split: the name of the split.
         vocab: the vocabulary of google records that another program wrote; the records of `bert-jax data`
             contain theirs.
-        index_dir: the directory in which indices are saved if the directory of the record files is not
-            writable; "" saves no indices.
 
     Raises:
         UserError: a directory or the split does not exist, the split is empty, the files do not match the
             manifest, the directories have different schemas, vocabularies or lengths, or a vocabulary is
             missing or has no effect.
     """
-    directories = _directories(data_dir, vocab, index_dir)
+    directories = _directories(data_dir, vocab)
     manifests.check_alike(directories, split)
-    dataset = open_split(directories, split, index_dir)
+    dataset = open_split(directories, split)
     if not len(dataset):
         raise UserError(f"the split {split!r} of {','.join(name for name, _ in directories)} is empty")
     if isinstance(dataset, google.GoogleDataset):
@@ -45,12 +43,12 @@ def open_dataset(data_dir: str, split: str, vocab: str = "", index_dir: str = ""
     return dataset
 
 
-def open_split(directories: Sequence[tuple[str, dict[str, Any]]], split: str, index_dir: str = "") -> Dataset:
+def open_split(directories: Sequence[tuple[str, dict[str, Any]]], split: str) -> Dataset:
     """Opens one split, which may be empty, of (directory, manifest) pairs that belong together."""
-    return _DATASETS[directories[0][1]["schema"]](directories, split, index_dir)
+    return _DATASETS[directories[0][1]["schema"]](directories, split)
 
 
-def _directories(data_dir: str, vocab: str, index_dir: str) -> list[tuple[str, dict[str, Any]]]:
+def _directories(data_dir: str, vocab: str) -> list[tuple[str, dict[str, Any]]]:
     """Returns (directory, manifest) pairs of record directories."""
     names = comma_lists.paths(data_dir) or [""]
     foreign = {name: found for name in names if (found := foreign_files(name))}
@@ -59,7 +57,7 @@ def _directories(data_dir: str, vocab: str, index_dir: str) -> list[tuple[str, d
             f"{next(iter(foreign))} has no {manifests.FILE}; --config.data.vocab is needed for such records"
         )
     directories = [
-        (name, google.describe(name, foreign[name], vocab, index_dir))
+        (name, google.describe(name, foreign[name], vocab))
         if name in foreign
         else (name, manifests.read(name))
         for name in names

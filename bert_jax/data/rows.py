@@ -7,12 +7,12 @@ import contextlib
 import hashlib
 import os
 import resource
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from bert_jax.data import manifests, tfrecord
+from bert_jax.data import manifests, tf_example, tfrecord
 from bert_jax.errors import UserError
 from bert_jax.io import atomic, files, scratch
 from bert_jax.io.wording import counted
@@ -24,7 +24,7 @@ class Dataset(abc.ABC):
     """Random access to the rows of one split of one or more record directories, of any schema.
 
     The `directories` are (directory, manifest) pairs with the same vocabulary and shape; one without the
-    split is skipped. For `index_dir`, see `tfrecord.RecordFile`.
+    split is skipped.
 
     Attributes:
         directory: the first directory; the vocabulary in the manifest belongs to it.
@@ -40,7 +40,7 @@ class Dataset(abc.ABC):
         UserError: a file differs from its manifest.
     """
 
-    def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str, index_dir: str = ""):
+    def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str):
         self.directory = directories[0][0]
         self._pad_id = 0
         self.manifest = manifests.merge([manifest for _, manifest in directories])
@@ -58,7 +58,7 @@ class Dataset(abc.ABC):
         self.files = [
             tfrecord.RemoteFile(f"{url}/{entry['name']}", path, entry["bytes"], entry["rows"])
             if url
-            else open_file(path, entry, index_dir)
+            else open_file(path, entry)
             for path, url, entry in listed
         ]
         self._first_rows = np.cumsum([0] + [len(file) for file in self.files])
@@ -132,22 +132,18 @@ class Dataset(abc.ABC):
         except ValueError as error:
             return str(error)
 
-    def _features(self, indices: list[int]) -> list[dict[str, bytes]]:
+    def _features(self, indices: list[int]) -> list[Mapping[str, Any]]:
         features = []
         for index, record in zip(indices, self.read(indices), strict=True):
             try:
-                features.append(self._decode(record))
+                features.append(tf_example.decode(record))
             except ValueError as error:
                 reason = f"not a row of the {self.manifest['schema']} schema ({error})"
                 raise tfrecord.CorruptRecordError(*self.locate(index), reason) from error
         return features
 
     @abc.abstractmethod
-    def _decode(self, record: bytes) -> dict[str, bytes]:
-        """Returns the features of a record. Raises ValueError if it does not follow the schema."""
-
-    @abc.abstractmethod
-    def _assemble(self, rows: list[dict[str, bytes]]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    def _assemble(self, rows: list[Mapping[str, Any]]) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Returns the arrays of rows, and the error in each row: object [B], "" for a valid row.
 
         Raises:
@@ -165,13 +161,13 @@ def _allow_open_files(count: int) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
-def open_file(path: str, entry: dict[str, Any], index_dir: str = "") -> tfrecord.RecordFile:
-    """Opens the record file of an entry of a manifest; for `index_dir`, see `tfrecord.RecordFile`.
+def open_file(path: str, entry: dict[str, Any]) -> tfrecord.RecordFile:
+    """Opens the record file of an entry of a manifest.
 
     Raises:
         UserError: the size, the number of rows or the CRC-32C is not the one in the manifest.
     """
-    file = tfrecord.RecordFile(path, index_dir)
+    file = tfrecord.RecordFile(path)
     if file.size != entry["bytes"] or len(file) != entry["rows"]:
         raise UserError(
             f"{path} has {counted(len(file), 'record')} in {counted(file.size, 'byte')}; its manifest has "

@@ -19,7 +19,7 @@ import google_crc32c
 import numpy as np
 
 from bert_jax.errors import UserError, file_error, reading
-from bert_jax.io import atomic, files, remote
+from bert_jax.io import atomic, files, remote, scratch
 
 INDEX_SUFFIX = ".index"
 _HEADER = struct.Struct("<QI")
@@ -116,9 +116,7 @@ class RecordFile:
 
     Args:
         path: the `.tfrecord` file. Its index is used if it fits the file; otherwise a scan rebuilds it and
-            saves it next to the file if that directory is writable.
-        index_dir: the directory in which the index is saved if the directory of the file is not writable; ""
-            does not save it.
+            saves it next to the file, or in a cache if that directory is not writable.
 
     Raises:
         UserError: the file does not exist or is not readable.
@@ -126,35 +124,33 @@ class RecordFile:
         CorruptRecordError: the file is truncated, or is not a TFRecord file.
     """
 
-    def __init__(self, path: str, index_dir: str = ""):
+    def __init__(self, path: str):
         self.path = path
-        self._index_paths = [path + INDEX_SUFFIX]
-        if index_dir:
-            digest = hashlib.blake2b(os.fsencode(files.absolute(path)), digest_size=8).hexdigest()
-            name = f"{os.path.basename(path)}-{digest}{INDEX_SUFFIX}"
-            self._index_paths.append(os.path.join(index_dir, name))
         with reading(path), files.open_local(path) as file:
             self.size = os.fstat(file.fileno()).st_size
             self._descriptor = os.dup(file.fileno())
         weakref.finalize(self, os.close, self._descriptor)
-        found = (self._read_index(place) for place in self._index_paths)
-        offsets = next((index for index in found if index is not None), None)
-        if offsets is None:
-            offsets = np.fromiter((offset for offset, _ in self._scan_headers()), np.int64)
-            self._keep_index(offsets)
-        self.offsets = offsets
+        self.offsets = self._load_index()
 
-    def _keep_index(self, offsets: np.ndarray) -> None:
-        for place in self._index_paths:
+    def _load_index(self) -> np.ndarray:
+        if (offsets := self._read_index(self.path)) is not None:
+            return offsets
+        digest = hashlib.blake2b(os.fsencode(files.absolute(self.path)), digest_size=16).hexdigest()
+        cached = os.path.join(scratch.cache_directory("indices"), digest)
+        if (offsets := self._read_index(cached)) is not None:
+            return offsets
+        offsets = np.fromiter(self._scan(), np.int64)
+        for path in (self.path, cached):
             with contextlib.suppress(OSError):
-                files.make_directory(files.parent(place))
-                write_index(place.removesuffix(INDEX_SUFFIX), offsets)
-                return
+                files.make_directory(files.parent(path))
+                write_index(path, offsets)
+                break
+        return offsets
 
     def _read_index(self, path: str) -> np.ndarray | None:
-        """Returns the index, int64 [n], or None if it is missing or does not fit the file."""
+        """Returns the index at a path, int64 [n], or None if it is missing or does not fit the file."""
         try:
-            content = np.frombuffer(files.read(path), "<u8").astype(np.int64)
+            content = np.frombuffer(files.read(path + INDEX_SUFFIX), "<u8").astype(np.int64)
         except (OSError, ValueError):
             return None
         if not len(content) or content[0] or not self._fits(content):
@@ -167,12 +163,12 @@ class RecordFile:
         """Returns whether consecutive offsets, int64 [n], can be record boundaries of the file."""
         return bool(np.all(np.diff(offsets, prepend=-FRAME_BYTES, append=self.size) >= FRAME_BYTES))
 
-    def _scan_headers(self) -> Iterator[tuple[int, int]]:
-        """Yields (offset, payload length) of each record; it checks the CRC of the length only."""
+    def _scan(self) -> Iterator[int]:
+        """Yields the offset of each record; it checks the CRC of the length only."""
         offset = 0
         while offset < self.size:
+            yield offset
             length = self._length(offset, self._read(offset, min(_HEADER.size, self.size - offset)))
-            yield offset, length
             offset += FRAME_BYTES + length
 
     def _read(self, offset: int, size: int) -> bytes:

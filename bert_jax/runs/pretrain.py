@@ -21,7 +21,7 @@ from bert_jax.convert import families, surgery
 from bert_jax.data import cache, loader, manifests, records
 from bert_jax.data.rows import Dataset
 from bert_jax.errors import UserError
-from bert_jax.io import comma_lists, files
+from bert_jax.io import comma_lists
 from bert_jax.io.wording import counted
 from bert_jax.kernels import platform
 from bert_jax.models.config import HEAD_FIELDS, RUN_FIELDS, EncoderConfig
@@ -105,7 +105,7 @@ def _open(
     config = pretrain_config.pretraining(config)
     declared = dict(config_fields.fields(PretrainConfig()))
     run_directory.check_run({"config": config.to_dict()}, declared)
-    data = open_records(config.data, workdir, log)
+    data = open_records(config.data, log)
     config, adopted = adopt_architecture(config, explicit, workdir, data.tokenizer)
     config = _resolve(config, data, workdir, log)
     if not (config.init_from or config.resume_from or run_directory.read_started(workdir)):
@@ -245,19 +245,18 @@ class Records:
         return next(self.train_batches(config, largest, own, prefetch=0))
 
 
-def open_records(data: PretrainDataConfig, workdir: os.PathLike | str, log: Callable[[str], None]) -> Records:
+def open_records(data: PretrainDataConfig, log: Callable[[str], None]) -> Records:
     """Opens the records in `data.dir` and `data.replay`; raises UserError if they are not valid or differ."""
     if not data.dir:
         raise UserError("--config.data.dir is missing; expected the output directory of `bert-jax data`")
-    index_dir = "" if files.is_remote(workdir) else os.path.join(workdir, "index")
-    train, held_out = _open_splits(cache.localize(data.dir, log), data.vocab, index_dir)
+    train, held_out = _open_splits(cache.localize(data.dir, log), data.vocab)
     tokenizer = records.tokenizer_of(train)
     if not data.replay:
         return Records(train, held_out, tokenizer)
     replay_dir = cache.localize(data.replay, log)
     # Records of other programs have no vocabulary, and only one of the two data sets may be foreign.
     foreign = any(map(records.foreign_files, comma_lists.paths(replay_dir)))
-    replay, replay_held_out = _open_splits(replay_dir, data.vocab if foreign else "", index_dir)
+    replay, replay_held_out = _open_splits(replay_dir, data.vocab if foreign else "")
     schemas = train.manifest["schema"], replay.manifest["schema"]
     if schemas[0] != schemas[1]:
         raise UserError(
@@ -278,12 +277,12 @@ def open_training_set(data: PretrainDataConfig, log: Callable[[str], None]) -> D
     return records.open_dataset(cache.localize(data.dir, log), TRAIN, data.vocab)
 
 
-def _open_splits(directory: str, vocab: str, index_dir: str) -> tuple[Dataset, Dataset | None]:
+def _open_splits(directory: str, vocab: str) -> tuple[Dataset, Dataset | None]:
     """Returns the training set, and the evaluation set or None."""
-    train = records.open_dataset(directory, TRAIN, vocab, index_dir)
+    train = records.open_dataset(directory, TRAIN, vocab)
     if not train.manifest["splits"].get(EVAL, {"rows": 0})["rows"]:
         return train, None
-    return train, records.open_dataset(directory, EVAL, vocab, index_dir)
+    return train, records.open_dataset(directory, EVAL, vocab)
 
 
 def _describe_data(config: PretrainConfig, data: Records) -> Iterator[str]:

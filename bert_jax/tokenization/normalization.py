@@ -34,47 +34,25 @@ def character_class(code_points: Iterable[int]) -> str:
     return "[" + "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in ranges) + "]"
 
 
-class Substitution:
-    """Replaces each character of a set, or each run of such characters, by a template of `re.sub`.
-
-    For the basic plane, `re` compiles the class to a table, but every range beyond it costs a comparison for
-    each character of the text. The characters beyond it therefore have a separate pattern, which is only
-    applied to texts that contain such characters.
-    """
-
-    def __init__(self, code_points: set[int], template: str, repeat: str):
-        self._basic = re.compile(character_class(c for c in code_points if c < 0x10000) + repeat)
-        self._beyond = re.compile(character_class(c for c in code_points if c >= 0x10000) + repeat)
-        self._template = template
-
-    def __call__(self, text: str) -> str:
-        """Returns the text with the characters replaced."""
-        text = self._basic.sub(self._template, text)
-        if len(text.encode("utf-16-le", "surrogatepass")) > 2 * len(text):
-            text = self._beyond.sub(self._template, text)
-        return text
-
-
 @functools.cache
-def _substitutions() -> tuple[Substitution, Substitution]:
-    """Returns the substitutions that drop unwanted characters, and marks."""
+def _removals() -> tuple[dict[int, None], dict[int, None]]:
+    """Returns the tables of `str.translate` that drop unwanted characters, and marks."""
     dropped, marks = {0xFFFD, *range(0xD800, 0xE000)}, set()
-    for plane in PLANES:
-        for code_point in plane:
-            category = unicodedata.category(chr(code_point))
-            if category in ("Cc", "Cf"):
-                dropped.add(code_point)
-            elif category == "Mn":
-                marks.add(code_point)
+    for code_point in itertools.chain.from_iterable(PLANES):
+        category = unicodedata.category(chr(code_point))
+        if category in ("Cc", "Cf"):
+            dropped.add(code_point)
+        elif category == "Mn":
+            marks.add(code_point)
     dropped -= {ord(c) for c in "\t\n\r"}
-    return Substitution(dropped, "", "+"), Substitution(marks, "", "+")
+    return dict.fromkeys(dropped), dict.fromkeys(marks)
 
 
 def clean(text: str) -> str:
     """Drops NUL, U+FFFD, lone surrogates, control and format characters; keeps tab, newline and return."""
     if text.isprintable() and "\ufffd" not in text:
         return text
-    return _substitutions()[0](text)
+    return text.translate(_removals()[0])
 
 
 def without_surrogates(text: str) -> str:
@@ -110,7 +88,7 @@ def fold(text: str, lower_case: bool, strip_accents: bool) -> str:
     if lower_case:
         text = text.lower()
     if strip_accents and not text.isascii():
-        text = _substitutions()[1](normalize("NFD", text))
+        text = normalize("NFD", text).translate(_removals()[1])
     return text
 
 

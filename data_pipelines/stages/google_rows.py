@@ -4,7 +4,6 @@ The instances equal google-research/bert's (create_pretraining_data.py): the sam
 in the same order.
 """
 
-import functools
 import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,6 @@ import numpy as np
 
 from bert_jax import tokenization
 from bert_jax.data import packed, tf_example, tfrecord
-from bert_jax.data.google import KINDS
 from bert_jax.io import files
 from data_pipelines import sorted_runs
 from data_pipelines.stages import buckets, pairs
@@ -85,28 +83,19 @@ class Instance(NamedTuple):
 
     def encode(self, length: int, predictions: int) -> bytes:
         """Returns the tf.train.Example, padded with zeros to `length` tokens and `predictions` labels."""
-        weights = np.zeros(predictions, "<f4")
-        weights[: len(self.positions)] = 1
-        second_length = len(self.ids) - self.first_length
-        features = {
-            "input_ids": _varints(self.ids, length),
-            "input_mask": bytes([1]) * len(self.ids) + bytes(length - len(self.ids)),
-            "segment_ids": bytes(self.first_length)
-            + bytes([1]) * second_length
-            + bytes(length - len(self.ids)),
-            "masked_lm_positions": _varints(self.positions, predictions),
-            "masked_lm_ids": _varints(self.labels, predictions),
-            "masked_lm_weights": weights.tobytes(),
-            "next_sentence_labels": _varint(self.next_sentence_label),
-        }
-        return tf_example.encode_example(features, KINDS)
-
-
-_varint = functools.lru_cache(maxsize=1 << 18)(tf_example.varint)
-
-
-def _varints(values: Sequence[int], width: int) -> bytes:
-    return b"".join(map(_varint, values)) + bytes(width - len(values))
+        size, predicted = len(self.ids), len(self.positions)
+        token_padding, padding = [0] * (length - size), [0] * (predictions - predicted)
+        return tf_example.encode(
+            {
+                "input_ids": [*self.ids, *token_padding],
+                "input_mask": [1] * size + token_padding,
+                "segment_ids": [0] * self.first_length + [1] * (size - self.first_length) + token_padding,
+                "masked_lm_positions": [*self.positions, *padding],
+                "masked_lm_ids": [*self.labels, *padding],
+                "masked_lm_weights": [1.0] * predicted + [0.0] * (predictions - predicted),
+                "next_sentence_labels": [self.next_sentence_label],
+            }
+        )
 
 
 def instances(

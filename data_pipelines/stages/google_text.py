@@ -31,12 +31,13 @@ CHINESE_RANGES = (
 
 
 @functools.cache
-def _surrounded_by_spaces() -> normalization.Substitution:
+def _surrounded_by_spaces() -> dict[int, str]:
+    """Returns the table of `str.translate` that puts spaces around characters."""
     alone = {c for first, last in CHINESE_RANGES for c in range(first, last + 1)}
     for code_point in (c for plane in normalization.PLANES for c in plane if c > 0x7F):
         if unicodedata.category(chr(code_point))[0] == "P":
             alone.add(code_point)
-    return normalization.Substitution(alone, r" \g<0> ", "")
+    return {code_point: f" {chr(code_point)} " for code_point in alone}
 
 
 def normalizer(lower_case: bool, strip_accents: bool) -> Callable[[str], str]:
@@ -48,7 +49,7 @@ def normalizer(lower_case: bool, strip_accents: bool) -> Callable[[str], str]:
 
     def normalize(text: str) -> str:
         text = normalization.fold(normalization.clean(text), lower_case, strip_accents)
-        return text if text.isascii() else surrounded_by_spaces(text)
+        return text if text.isascii() else text.translate(surrounded_by_spaces)
 
     return normalize
 
@@ -57,7 +58,7 @@ def is_alone(character: str) -> bool:
     """Returns whether a character is always a separate word, such as punctuation and Chinese characters."""
     if character.isascii():
         return character.isprintable() and not character.isalnum()
-    return _surrounded_by_spaces()(character) != character
+    return ord(character) in _surrounded_by_spaces()
 
 
 class GoogleWordPieceTokenizer(WordPieceTokenizer):

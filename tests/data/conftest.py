@@ -1,54 +1,10 @@
-"""A small record directory with known rows, and the protocol buffer of a row."""
+"""A small record directory with known rows."""
 
 import numpy as np
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from support import processes
 
 from bert_jax.data import packed
-
-
-@pytest.fixture(scope="session")
-def example_message():
-    """tf.train.Example as a protobuf class, from the fields of
-    tensorflow/core/example/{example,feature}.proto."""
-    field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="t", syntax="proto3")
-
-    def message(parent, name, *fields):
-        made = parent.add(name=name)
-        for number, (field_name, kind, type_name) in enumerate(fields, start=1):
-            label = field.LABEL_REPEATED if kind.startswith("repeated") else field.LABEL_OPTIONAL
-            made.field.add(
-                name=field_name,
-                number=number,
-                label=label,
-                type_name=type_name,
-                type=getattr(field, "TYPE_" + kind.split()[-1].upper()),
-            )
-        return made
-
-    message(file.message_type, "BytesList", ("value", "repeated bytes", None))
-    message(file.message_type, "FloatList", ("value", "repeated float", None))
-    message(file.message_type, "Int64List", ("value", "repeated int64", None))
-    message(
-        file.message_type,
-        "Feature",
-        ("bytes_list", "message", ".t.BytesList"),
-        ("float_list", "message", ".t.FloatList"),
-        ("int64_list", "message", ".t.Int64List"),
-    )
-    features = message(
-        file.message_type, "Features", ("feature", "repeated message", ".t.Features.FeatureEntry")
-    )
-    entry = message(
-        features.nested_type, "FeatureEntry", ("key", "string", None), ("value", "message", ".t.Feature")
-    )
-    entry.options.map_entry = True
-    message(file.message_type, "Example", ("features", "message", ".t.Features"))
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Example"))
 
 
 @pytest.fixture

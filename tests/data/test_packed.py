@@ -139,7 +139,7 @@ def test_rows_that_cannot_be(make_records, change, message):
     path = os.path.join(directory, "train-00000-of-00001.tfrecord")
     features = {name: value for name, value in (SOUND | change).items() if value is not None}
     rows = list(tfrecord.RecordFile(path))
-    rows[1] = tf_example.encode_example(features)
+    rows[1] = tf_example.encode(features)
     _, size = tfrecord.write_records(path, rows)
     entry = {"name": os.path.basename(path), "rows": 3, "bytes": size}
     change_manifest(directory, splits={"train": COUNTS | {"files": [entry]}})
@@ -154,7 +154,7 @@ def test_rows_that_cannot_be(make_records, change, message):
     assert (caught.value.path, caught.value.offset) == dataset.locate(1)
 
 
-def test_the_index_of_a_folder_that_cannot_be_written_is_in_index_dir(make_records, tmp_path, monkeypatch):
+def test_the_index_of_a_folder_that_cannot_be_written_is_in_a_cache(make_records, tmp_path, monkeypatch):
     directory, rows = make_records()
     for name in os.listdir(directory):
         if name.endswith(tfrecord.INDEX_SUFFIX):
@@ -167,11 +167,10 @@ def test_the_index_of_a_folder_that_cannot_be_written_is_in_index_dir(make_recor
         write_index(path, offsets)
 
     monkeypatch.setattr(tfrecord, "write_index", refuse)
-    index_dir = str(tmp_path / "run" / "index")
-    dataset = records.open_dataset(directory, "train", index_dir=index_dir)
-    assert len(os.listdir(index_dir)) == len(dataset.files)
-    monkeypatch.setattr(tfrecord.RecordFile, "_scan_headers", None)  # reading without an index would call it
-    again = records.open_dataset(directory, "train", index_dir=index_dir)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    records.open_dataset(directory, "train")
+    monkeypatch.setattr(tfrecord.RecordFile, "_scan", None)  # reading without an index would call it
+    again = records.open_dataset(directory, "train")
     assert len(again) == len(rows["train"])
 
 

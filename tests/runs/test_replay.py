@@ -78,7 +78,7 @@ def test_a_run_and_its_end_after_a_kill(pretrain, general, tmp_path):
 def test_both_count_by_their_share(records, general, tmp_path):
     config = defaults.pretrain("tiny")
     config.data.update(dir=str(records), replay=str(general))
-    found = pretraining.open_records(pretrain_config.pretraining(config).data, tmp_path, print)
+    found = pretraining.open_records(pretrain_config.pretraining(config).data, print)
     of_own, of_other = (count_tokens(each, 100) for each in (found.train, found.replay))
     shares = 0.9 * of_own / of_own.sum() + 0.1 * of_other / of_other.sum()
     counts = found.token_counts()

@@ -1,11 +1,8 @@
 """Google records as any writer may make them: Examples from lists of numbers, with no code of the encoder."""
 
-import numpy as np
-
 from bert_jax.data import tf_example, tfrecord
 
 LENGTH, PREDICTIONS = 12, 3
-KINDS = {"masked_lm_weights": tf_example.FLOAT}
 
 
 def example(first=(9, 10), second=(11,), masks=((1, 7), (4, 8)), label=1, newer=False, **features):
@@ -23,17 +20,8 @@ def example(first=(9, 10), second=(11,), masks=((1, 7), (4, 8)), label=1, newer=
         "next_sentence_labels": [label],
     } | features
     names = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"} if newer else {}
-    encoded, kinds = {}, {}
-    for name, numbers in values.items():
-        if numbers is None:
-            continue
-        stored = names.get(name, name)
-        kinds[stored] = KINDS.get(name, tf_example.INT64)
-        if kinds[stored] == tf_example.FLOAT:
-            encoded[stored] = np.array(numbers, "<f4").tobytes()
-        else:
-            encoded[stored] = b"".join(tf_example.varint(number % (1 << 64)) for number in numbers)
-    return tf_example.encode_example(encoded, kinds)
+    stored = {names.get(name, name): numbers for name, numbers in values.items() if numbers is not None}
+    return tf_example.encode(stored)
 
 
 def write(path, examples):
