@@ -179,9 +179,6 @@ def _fact_lines(facts: Mapping[str, Any], indent: str) -> Iterator[str]:
         if isinstance(value, dict):
             yield f"{indent}{name}:"
             yield from _fact_lines(value, indent + "  ")
-        elif name == "sequence_lengths":
-            yield f"{indent}length of sequences:"
-            yield from (f"{indent}  {line}" for line in inspection.text_histogram(value))
         elif isinstance(value, list):
             yield f"{indent}{name}: {', '.join(map(str, value))}"
         elif isinstance(value, float):

@@ -41,33 +41,13 @@ _MOST_HASHES = 1 << 20  # of rows that are kept; with more rows, duplicates are 
 
 @dataclasses.dataclass
 class Report:
-    """The result of an inspection.
-
-    Attributes:
-        path: the path that was inspected.
-        kind: the type of the content, such as "vocabulary" or "packed records".
-        facts: the contents, as values that JSON can represent.
-        problems: the problems, one line each.
-        examples: a few decoded rows, one line per sequence.
-    """
+    """The result of an inspection, which JSON can represent."""
 
     path: str
-    kind: str
+    kind: str  # such as "vocabulary" or "packed records"
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
     problems: list[str] = dataclasses.field(default_factory=list)
-    examples: list[str] = dataclasses.field(default_factory=list)
-
-
-def text_histogram(counts: list[int]) -> list[str]:
-    """Returns a histogram with 8 bars as lines of text; `counts[i]` is the number of items of size i."""
-    edges = np.linspace(1, len(counts), 9).astype(int)
-    sums = [sum(counts[low:high]) for low, high in itertools.pairwise(edges)]
-    most, total = max(1, *sums), max(1, sum(sums))
-    digits = len(str(len(counts) - 1))
-    return [
-        f"{low:{digits}d}-{high - 1:<{digits}d} {'#' * -(-count * 40 // most):40s} {count / total:6.1%}"
-        for low, high, count in zip(edges, edges[1:], sums, strict=False)
-    ]
+    examples: list[str] = dataclasses.field(default_factory=list)  # decoded sequences of some rows
 
 
 def inspect_vocabulary(path: str) -> Report:
@@ -89,13 +69,9 @@ def inspect_vocabulary(path: str) -> Report:
 
 
 def inspect_records(path: str, vocab: str = "", examples: int = 3) -> Report:
-    """Reads every row of records and compares it with the manifest and the vocabulary.
+    """Reads every row of a record directory, or of one of its files.
 
-    Args:
-        path: a record directory, or one of its files.
-        vocab: the vocabulary to use with the records; if it differs from theirs, the report says so. Google
-            records without a manifest are checked and decoded with it.
-        examples: the number of rows of each split to decode.
+    If the records have a vocabulary, `vocab` is compared with it. `examples` rows of each split are decoded.
     """
     directory, name = (path, "") if files.is_directory(path) else os.path.split(path)
     directory = directory or "."
@@ -176,10 +152,7 @@ def _batches(
 
 
 def unusual_labels(nsp: str, share: float, sequences: int) -> str:
-    """Returns the problem of the fraction of label 1 among sequences with a label, or "" if there is none.
-
-    `nsp` is the kind of the second segments, as in --nsp.
-    """
+    """Returns a problem if the fraction of label 1 is unusual for this --nsp, else ""."""
     low, high, what = _SHARES.get(nsp, (0.0, 1.0, ""))
     if low <= share <= high or sequences < _FEW_SEQUENCES:
         return ""
@@ -190,17 +163,14 @@ def unusual_labels(nsp: str, share: float, sequences: int) -> str:
 
 
 def many_unknown(share: float) -> str:
-    """Returns the problem of too large a fraction of [UNK] in a text, or "" if there is none."""
+    """Returns a problem if the fraction of [UNK] in a text is too large, else ""."""
     if share <= _HIGH_UNKNOWN_SHARE:
         return ""
     return f"{share:.1%} of the tokens are [UNK]: was the vocabulary made for another language or case?"
 
 
 class _Counts:
-    """Counts over the rows of a split.
-
-    `sums["misplaced"]` counts sequences with a misplaced [CLS] or [SEP].
-    """
+    """Counts over the rows of a split."""
 
     def __init__(self, manifest: dict[str, Any], rows: int):
         self.length, self.special_ids = manifest["max_seq_length"], manifest["special_ids"]
@@ -213,13 +183,10 @@ class _Counts:
         passes = 1 if manifest["schema"] == "google" else manifest.get("dupe_factor", 1)
         self.repeated = passes > 1 or "languages" in manifest  # small languages are repeated
         self.sums: collections.Counter[str] = collections.Counter()
-        self.sequence_lengths = np.zeros(self.length + 1, np.int64)
-        self.per_row = np.zeros(manifest["max_sequences_per_row"] + 1, np.int64)
         self.every = 1 + rows // _MOST_HASHES
         self.hashes: set[bytes] = set()
 
     def add(self, batch: dict[str, np.ndarray]) -> None:
-        """Adds the rows of a batch."""
         masked, unmasked = batch, google.without_masks(batch)
         ids, lengths, starts = unmasked["input_ids"], batch["lengths"], batch["starts"]
         labels, present = batch["next_sentence_labels"], batch["first_lengths"] > 0
@@ -247,8 +214,6 @@ class _Counts:
                 sums["specials"] = (used & fixed).any(axis=1).sum()
         for name, value in sums.items():
             self.sums[name] += int(value)
-        self.sequence_lengths += np.bincount(ends - starts, minlength=self.length + 1)
-        self.per_row += np.bincount(present.sum(axis=1), minlength=len(self.per_row))
         for row in masked["input_ids"]:
             digest = hashlib.blake2b(row.tobytes(), digest_size=8).digest()
             if int.from_bytes(digest, "big") % self.every == 0:
@@ -272,7 +237,6 @@ class _Counts:
         return [f"({self.labels[label]}) {text}" for label, text in zip(labels, texts, strict=False)]
 
     def facts(self) -> dict[str, Any]:
-        """Returns the facts of the split for the report."""
         sums = self.sums
         facts: dict[str, Any] = {name: sums[name] for name in _COUNTS} | {
             "fill": sums["tokens"] / max(1, sums["rows"] * self.length),
@@ -285,10 +249,7 @@ class _Counts:
         if predictions := sums["predictions"]:
             facts |= {"predictions": predictions, "predicted_share": predictions / sums["tokens"]}
             facts |= {f"{name}_share": sums[name] / predictions for name in ("masked", "kept")}
-        return facts | {
-            "sequence_lengths": self.sequence_lengths.tolist(),
-            "sequences_per_row": self.per_row.tolist(),
-        }
+        return facts
 
     def problems(self, facts: dict[str, Any]) -> Iterator[str]:
         """Yields the problems that concern the rows of the split as a whole, given its `facts`."""

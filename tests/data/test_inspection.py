@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+from support import processes
 
 from bert_jax import cli, tokenization
 from bert_jax.data import manifests, packed, tfrecord
@@ -12,62 +13,30 @@ from bert_jax.data import manifests, packed, tfrecord
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(95))]
 
 
-def row(*pairs):
-    """Sequences of (A, B, label)."""
-    sequences = []
-    for first, second, label in pairs:
-        ids = np.array([2, *first, 3, *second, 3], "<u2")
-        sequences.append(packed.PackedSequence(ids, len(first) + 2, label))
-    return sequences
-
-
-def sound_rows(count, rng):
-    def words(low, high):
-        return rng.integers(5, 100, rng.integers(low, high)).tolist()
-
-    return [
-        row(*((words(1, 6), words(1, 6), int(rng.random() < 0.53)) for _ in range(rng.integers(1, 3))))
-        for _ in range(count)
-    ]
+def sound_rows(count):
+    rng = np.random.default_rng(0)
+    for _ in range(count):
+        row = []
+        for _ in range(rng.integers(1, 3)):
+            first, second = (rng.integers(5, 100, rng.integers(1, 6)).tolist() for _ in range(2))
+            ids = np.array([2, *first, 3, *second, 3], "<u2")
+            row.append(packed.PackedSequence(ids, len(first) + 2, int(rng.random() < 0.53)))
+        yield row
 
 
 @pytest.fixture
 def records(tmp_path):
     """Writes a record directory of given rows (by default 300 sound ones), and returns its path."""
 
-    def make(rows=None, tokens=TOKENS, **manifest):
-        rows = sound_rows(300, np.random.default_rng(0)) if rows is None else rows
-        directory = tmp_path / "records"
-        directory.mkdir(exist_ok=True)
-        (directory / "vocab.txt").write_text("\n".join(tokens) + "\n")
-        tokenizer = tokenization.load(str(directory / "vocab.txt"))
-        files = []
-        for number, part in enumerate((rows[: len(rows) // 2], rows[len(rows) // 2 :])):
-            name = f"train-{number:05d}-of-00002.tfrecord"
-            count, size = tfrecord.write_records(str(directory / name), map(packed.encode_row, part))
-            files.append({"name": name, "rows": count, "bytes": size})
-        sequences = [sequence for one in rows for sequence in one]
-        train = {
-            "files": files,
-            "documents": len(rows),
-            "rows": len(rows),
-            "sequences": len(sequences),
-            "tokens": sum(len(s.ids) for s in sequences),
-            "random_next": sum(s.next_sentence_label for s in sequences),
-        }
-        content = {
-            "schema": "packed",
-            "version": 1,
-            "max_seq_length": 32,
-            "max_sequences_per_row": 4,
-            "vocabulary": tokenizer.settings() | {"file": "vocab.txt"},
-            "fingerprint": "f",
-            "special_ids": {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4},
-            "sources": [],
-            "splits": {"train": train | manifest.pop("train", {})},
-        }
-        (directory / "manifest.json").write_text(json.dumps(content | manifest))
-        return str(directory)
+    def make(rows=None):
+        rows = list(sound_rows(300)) if rows is None else rows
+        (tmp_path / "vocab.txt").write_text("\n".join(TOKENS) + "\n")
+        vocabulary = tokenization.load(tmp_path / "vocab.txt").settings()
+        splits = {"train": [rows[: len(rows) // 2], rows[len(rows) // 2 :]]}
+        fields = {"vocabulary": vocabulary, "fingerprint": "f"}
+        processes.write_splits(tmp_path / "records", splits, processes.LENGTH, **fields)
+        os.rename(tmp_path / "vocab.txt", tmp_path / "records" / "vocab.txt")
+        return str(tmp_path / "records")
 
     return make
 
@@ -79,7 +48,7 @@ def inspect(capsys, *arguments):
 
 
 def test_repeated_rows_are_told(records, capsys):
-    rows = sound_rows(100, np.random.default_rng(0))
+    rows = list(sound_rows(100))
     code, report = inspect(capsys, records(rows + rows[:30]))
     assert code == 1 and report["facts"]["train"]["duplicate_rows"] == 30
 
@@ -93,8 +62,6 @@ def test_sound_records(records, capsys):
         name: manifest[name] for name in ("rows", "sequences", "tokens", "random_next")
     }
     assert train["duplicate_rows"] == train["damaged_rows"] == 0 and train["unknown_share"] == 0
-    assert sum(n * count for n, count in enumerate(train["sequences_per_row"])) == train["sequences"]
-    assert sum(n * count for n, count in enumerate(train["sequence_lengths"])) == train["tokens"]
 
 
 def test_damage_is_told_with_file_and_offset_and_the_rest_is_read(records, capsys):
