@@ -30,7 +30,7 @@ from bert_jax.tasks import metrics, table
 from bert_jax.tasks.predictions import ClassPredictions, Predictions, TablePredictions
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows.batches import EncodedRows
-from bert_jax.tasks.table import LINE_FIELDS, Columns, Examples, LineReader, TableLines
+from bert_jax.tasks.table import LINE_FIELDS, Columns, Examples, LineReader
 
 LINEAR, BILSTM = HEADS = ("linear", "bilstm")  # the values of `head`
 
@@ -95,7 +95,7 @@ class FinetuneTask(abc.ABC):
     """
 
     Config: ClassVar[type[TaskConfig]] = TaskConfig
-    Lines: ClassVar[type[LineReader]]
+    Lines: ClassVar[type[LineReader]] = LineReader
     title: ClassVar[str]
     formats: ClassVar[tuple[str, ...]] = (".tsv", ".csv", ".jsonl")
     export_head: ClassVar[str] = "sequence_classification"
@@ -286,7 +286,6 @@ class TableTask(FinetuneTask):
 
     Config: ClassVar[type[TaskConfig]] = TableConfig
     config: TableConfig
-    Lines = TableLines
     Predictions: ClassVar[type[TablePredictions]] = ClassPredictions
     label_may_be_empty: ClassVar[bool] = False
 

@@ -7,7 +7,6 @@ rows are skipped and counted. More than 5% malformed rows are an error that name
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import csv
 import dataclasses
@@ -314,18 +313,10 @@ def read_examples(
     parse_label: Callable[[str], Any] | None = str,
     label_may_be_empty: bool = False,
 ) -> Examples:
-    """Reads all rows of one or several files.
+    """Reads all rows of a file, a directory of Parquet or Arrow files, or a comma-separated list of files.
 
-    Args:
-        path: a TSV, CSV or JSON lines file in UTF-8, possibly compressed (.gz, .bz2, .xz, .zst); a Parquet or
-            Arrow file, or a directory of such files; or a comma-separated list of files.
-        columns: the columns to read.
-        file_format: "tsv", "csv", "jsonl", "auto" to use the suffix, or LINES, where every line is a text,
-            including blank lines.
-        quoting: "csv", "none" or "auto"; see `base.TableData`.
-        parse_label: converts the text of a label to a value; for multiple choice, the number of the right
-            choice. A ValueError makes the row malformed. None to read no labels.
-        label_may_be_empty: otherwise a row with an empty label is malformed.
+    The format LINES makes every line a text. `parse_label` converts the text of a label, for multiple choice
+    to the number of the right choice; after a ValueError the row is malformed. With None, no labels are read.
 
     Raises:
         UserError: the file is missing or empty, a column is missing, or too many rows are malformed.
@@ -336,16 +327,27 @@ def read_examples(
         wanted.pop("label", None)
     out = Examples(path)
 
-    def label_of(text: str) -> Any:
+    def label_of(text: str, choices: Sequence[str] | None) -> Any:
         if not (text.strip() or label_may_be_empty):
             raise Malformed("the label is empty")
         try:
-            return (parse_label or str)(text)
+            label: Any = (parse_label or str)(text)
         except ValueError as error:
             raise Malformed(str(error)) from None
+        if choices is not None and not 0 <= label < len(choices):
+            raise Malformed(f"label {label}: expected 0 to {len(choices) - 1}, or a letter")
+        return label
 
     def add(row: Mapping[str, Any]) -> None:
-        add_row(out, row, wanted, label_of)
+        values: dict[str, Any] = {"id": str(out.rows - 1)}
+        for field, names in wanted.items():
+            found = [json_text(row[find_key(row, [name])], field, name) for name in names]
+            is_list = field in ("choices", "negatives")
+            values[field] = _listed(found, field, getattr(out, field)) if is_list else found[0]
+        if "label" in wanted:
+            values["label"] = label_of(values["label"], values.get("choices"))
+        for field, value in values.items():
+            getattr(out, FIELDS[field]).append(value)
 
     for part in parts(path):
         checks.check_input(part)
@@ -357,31 +359,6 @@ def read_examples(
             out.languages += [part.split("/")[-2]] * (len(out) - before)
     out.check()
     return out
-
-
-def add_row(
-    out: Examples,
-    row: Mapping[str, Any],
-    wanted: Mapping[str, Sequence[str]],
-    label_of: Callable[[str], Any] = str,
-) -> None:
-    """Appends a row, {column: value}, which `out.rows` already counts, or raises Malformed.
-
-    `wanted` maps fields to their columns; `label_of` converts the text of a label.
-    """
-    values: dict[str, Any] = {"id": str(out.rows - 1)}
-    for field, names in wanted.items():
-        found = [json_text(row[find_key(row, [name])], field, name) for name in names]
-        is_list = field in ("choices", "negatives")
-        values[field] = _listed(found, field, getattr(out, field)) if is_list else found[0]
-    if "label" in wanted:
-        values["label"] = label_of(values["label"])
-        if "choices" in wanted and not 0 <= values["label"] < len(values["choices"]):
-            raise Malformed(
-                f"label {values['label']}: expected 0 to {len(values['choices']) - 1}, or a letter"
-            )
-    for field, value in values.items():
-        getattr(out, FIELDS[field]).append(value)
 
 
 def _listed(texts: list[Any], field: str, before: Sequence[Sequence[str]]) -> list[str]:
@@ -539,17 +516,21 @@ SOURCE = "standard input"
 LINE_FIELDS = ("text_a", "text_b", "id")
 
 
-class LineReader(abc.ABC):
-    """Base class of the readers that parse a line into an example of a task.
+class LineReader:
+    """Parses the lines of a stream into examples of a task, here rows of texts as in a table.
 
     A line that begins with a brace is a JSON object; its keys are the names in the training file, in
     `own_names` or in `LINE_FIELDS`. Any other line is plain text, and tabs separate the texts of the example.
-    `names` are the names of `text_a`, `text_b` and `id` in the training file; empty for missing fields.
+    `names` are the names of the fields in the training file; empty for missing fields. `choices` are the
+    columns of the choices, or the single column of lists with `count` choices each.
     """
 
     own_names: ClassVar[Mapping[str, str]] = dict(zip(LINE_FIELDS, LINE_FIELDS, strict=True))
+    may_be_single: ClassVar[bool] = False  # the second text may be missing in a row
 
-    def __init__(self, names: Mapping[str, str]):
+    def __init__(self, names: Mapping[str, str], choices: Sequence[str] = (), count: int = 0):
+        if self.may_be_single:
+            names = {**names, "text_b": names["text_b"] or "text_b"}
         self._texts = [field for field in ("text_a", "text_b") if names[field]]
         # A number is a column position, and JSON objects have no positions.
         self._names = {
@@ -560,11 +541,16 @@ class LineReader(abc.ABC):
             ]
             for field in LINE_FIELDS
         }
-        self.columns = [self._names[field][0] for field in self._texts]
+        several = len(choices) > 1
+        self._choices = choices if several else [f"choice {number}" for number in range(count)]
+        self._lists = ["choices"] if several else [*choices, "choices"]
+        self.columns = [*(self._names[field][0] for field in self._texts), *self._choices]
 
     @property
     def expected(self) -> str:
         """Returns a description of a line of plain text, for messages."""
+        if self.may_be_single:
+            return "a text, or two texts with a tab between"
         return " TAB ".join(self.columns) if len(self.columns) > 1 else "a text without tabs"
 
     def parse(self, line: bytes) -> dict[str, Any]:
@@ -581,15 +567,27 @@ class LineReader(abc.ABC):
     def from_text(self, text: str) -> dict[str, Any]:
         """Returns the values of a line of plain text by field."""
         values = text.split("\t")
-        if len(values) != len(self.columns):
+        columns = self.columns[: len(values)] if self.may_be_single else self.columns
+        if len(values) != len(columns):
             what = counted(len(values), "column")
             raise Malformed(f"{what}, expected {self.expected}, or a JSON object")
-        return self.from_object(dict(zip(self.columns, values, strict=True)))
+        return self.from_object(dict(zip(columns, values, strict=True)))
 
     def from_object(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the values of a JSON object by field."""
-        keys = {field: find_key(row, self._names[field]) for field in self._texts}
-        values = {field: self.value(row, field, key) for field, key in keys.items()}
+        """Returns the values of a JSON object by field; choices are in their columns or in a list."""
+        values = {}
+        for field in self._texts:
+            names = self._names[field]
+            has_value = any(row.get(name) is not None for name in names)
+            if has_value or field == "text_a" or not self.may_be_single:
+                key = find_key(row, names)
+                values[field] = self.value(row, field, key)
+        if self._choices:
+            in_columns = all(name in row for name in self._choices)
+            found = [row[n] for n in self._choices] if in_columns else row[find_key(row, self._lists)]
+            if not isinstance(found, list) or len(found) != len(self._choices):
+                raise Malformed(f"expected {len(self._choices)} choices, as the model was trained with")
+            values["choices"] = json_text(found, "choices", "choices")
         if id_key := next((key for key in self._names["id"] if row.get(key) is not None), ""):
             values["id"] = json_text(row[id_key], "id", id_key)
         return values
@@ -605,63 +603,17 @@ class LineReader(abc.ABC):
         """
         return self.collect([{"id": str(line - 1), **row} for line, row in rows])
 
-    @abc.abstractmethod
     def collect(self, rows: Sequence[dict[str, Any]]) -> Any:
         """Returns the examples of parsed lines with ids."""
-
-
-class TableLines(LineReader):
-    """Reads rows of texts, as in a table.
-
-    `choices` are the columns of the choices, or the single column of lists with `count` choices each.
-    """
-
-    def __init__(self, names: Mapping[str, str], choices: Sequence[str] = (), count: int = 0):
-        super().__init__(names)
-        several = len(choices) > 1
-        self._choices = choices if several else [f"choice {number}" for number in range(count)]
-        self._lists = ["choices"] if several else [*choices, "choices"]
-        self.columns += self._choices
-
-    def from_object(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the values of a JSON object; choices are in their columns or in a list `choices`."""
-        values = super().from_object(row)
+        out = Examples(SOURCE, [row["id"] for row in rows], [row["text_a"] for row in rows], rows=len(rows))
+        if any("text_b" in row for row in rows):
+            out.texts_b = [row.get("text_b") for row in rows]
         if self._choices:
-            in_columns = all(name in row for name in self._choices)
-            found = [row[n] for n in self._choices] if in_columns else row[find_key(row, self._lists)]
-            if not isinstance(found, list) or len(found) != len(self._choices):
-                raise Malformed(f"expected {len(self._choices)} choices, as the model was trained with")
-            values["choices"] = json_text(found, "choices", "choices")
-        return values
-
-    def collect(self, rows: Sequence[dict[str, Any]]) -> Examples:
-        """Returns the rows of parsed lines, without labels."""
-        out = Examples(SOURCE, rows=len(rows))
-        for row in rows:
-            add_row(out, row, {field: [field] for field in row})
+            out.choices = [row["choices"] for row in rows]
         return out
 
 
-class OptionalPairs(TableLines):
+class OptionalPairs(LineReader):
     """Reads single texts and pairs of texts; `text_b` may be missing in a row."""
 
-    expected = "a text, or two texts with a tab between"  # type: ignore[assignment]
-
-    def __init__(self, names: Mapping[str, str]):
-        super().__init__({**names, "text_b": names["text_b"] or "text_b"})
-        self._single = TableLines({**names, "text_b": ""})
-
-    def from_text(self, text: str) -> dict[str, Any]:
-        """Returns the values of one text or of two texts separated by a tab."""
-        return super().from_text(text) if "\t" in text else self._single.from_text(text)
-
-    def from_object(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the values of a JSON object by field."""
-        is_pair = any(row.get(name) is not None for name in self._names["text_b"])
-        return super().from_object(row) if is_pair else self._single.from_object(row)
-
-    def collect(self, rows: Sequence[dict[str, Any]]) -> Examples:
-        """Returns the rows of parsed lines, without labels."""
-        out = super().collect(rows)
-        out.texts_b = [row.get("text_b") for row in rows] if out.texts_b else []
-        return out
+    may_be_single = True

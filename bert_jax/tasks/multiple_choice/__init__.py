@@ -20,7 +20,7 @@ from bert_jax.tasks.predictions import TablePredictions
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import assembly
 from bert_jax.tasks.rows.batches import EncodedRows
-from bert_jax.tasks.table import Columns, Examples, TableLines
+from bert_jax.tasks.table import Columns, Examples, LineReader
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,8 +80,8 @@ class MultipleChoiceTask(TableTask):
             examples.texts_a, endings, examples.labels, self.tokenizer, self.config.max_seq_length
         )
 
-    def line_reader(self, **columns: str) -> TableLines:
-        return TableLines(self.line_names() | columns, self.columns.names("choices"), len(self.labels))
+    def line_reader(self, **columns: str) -> LineReader:
+        return LineReader(self.line_names() | columns, self.columns.names("choices"), len(self.labels))
 
 
 @dataclasses.dataclass
