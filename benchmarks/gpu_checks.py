@@ -88,7 +88,7 @@ def gradients(args) -> None:
     import numpy as np
     import optax
 
-    from bert_jax.models.config import EncoderConfig, Execution
+    from bert_jax.models.config import EncoderConfig
     from bert_jax.parallel import sharding
     from bert_jax.runs import benchmark
 
@@ -97,7 +97,7 @@ def gradients(args) -> None:
             num_hidden_layers=2,
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
-            execution=Execution(dtype),
+            dtype=dtype,
             **(dict(vocab_size=1000, hidden_size=128, num_attention_heads=2) if args.small else {}),
         )
         task = benchmark.make_masked_lm(model, length)

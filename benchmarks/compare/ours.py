@@ -175,9 +175,7 @@ def forward(args) -> None:
     mesh, cases = one_device(), []
     for variant in map(measure.variant, args.variants):
         config = config_of(args.model, variant)
-        config = config.replace(
-            execution=config.execution.for_inference(platform.target(), variant["dtype"])
-        ).replace(scan_unroll=0)
+        config = config.for_inference(platform.target(), variant["dtype"]).replace(scan_unroll=0)
         check.ensure(config)
         module = families.of(config).module(config, ("encoder",), "none", 0)
         made = batch_of(args, variant["rows"])
@@ -185,7 +183,7 @@ def forward(args) -> None:
         with sharding.on_mesh(mesh):
             boxed = jax.jit(module.init)(jax.random.key(0), *(inputs[name] for name in INPUTS))["params"]
             arrays = flatten(sharding.unbox(boxed)), layer_axes(boxed)
-            params = nest(placement.place(*arrays, mesh, config.execution.dtype))
+            params = nest(placement.place(*arrays, mesh, config.dtype))
             parts = microbatches.for_forward_pass(inputs, mesh)
 
             @jax.jit

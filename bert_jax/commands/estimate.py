@@ -78,7 +78,6 @@ def _estimate(flags: absl_flags.FlagValues, chips: Any, schedules: str) -> dict[
         compiler_options=hardware.GPU_COMPILER_OPTIONS if on_gpus else None,
         schedules="" if on_gpus else schedules,
         memory_limit=limit,
-        device="chip" if on_gpus else chips.chip.unit,
         log=progress.log,
     )
     if config.accumulate_steps:

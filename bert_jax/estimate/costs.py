@@ -235,19 +235,16 @@ _SCALARS = 1024
 
 @dataclasses.dataclass(frozen=True)
 class Compute:
-    """Time of one chip, without waiting for other chips."""
+    """Time of one chip, without waiting for other chips.
 
-    estimated_seconds: float  # the compiler's cycle estimates at the chip's clock rate
-    kernel_seconds: float  # Pallas kernels, by their schedules or their bytes, whichever take longer
+    The keys of `seconds` are: "compute", the compiler's cycle estimates at the chip's clock rate; "kernels",
+    Pallas kernels by their schedules or their bytes, whichever take longer; and "without_estimate", other
+    operations by their bytes at HBM's rate.
+    """
+
+    seconds: dict[str, float]
     kernels: int  # number of executions of these kernels
-    added_seconds: float  # operations without a compiler estimate: their bytes at HBM's rate
-    added: dict[str, int]  # number of executions of these operations, by kind
-    unknown_loops: int  # number of loops whose trip count could not be read; they are counted once
-
-    @property
-    def seconds(self) -> float:
-        """Returns the time of all operations."""
-        return self.estimated_seconds + self.kernel_seconds + self.added_seconds
+    added: dict[str, int]  # number of executions of operations without an estimate, by kind
 
 
 def compute(module: Module, chip: Chip, cycles: Mapping[str, float] = types.MappingProxyType({})) -> Compute:
@@ -255,7 +252,7 @@ def compute(module: Module, chip: Chip, cycles: Mapping[str, float] = types.Mapp
 
     `cycles` is the result of `kernel_cycles`. Other kernels count as operations without an estimate.
     """
-    seconds: dict[str, float] = defaultdict(float)  # by "cycles", "schedule" and "bytes"
+    seconds = dict.fromkeys(("compute", "kernels", "without_estimate"), 0.0)
     added: dict[str, int] = defaultdict(int)
     kernels = 0
     for visit in _operations(module):
@@ -264,24 +261,17 @@ def compute(module: Module, chip: Chip, cycles: Mapping[str, float] = types.Mapp
             continue
         moving = visit.times * hbm_bytes(module, visit) / chip.hbm_bandwidth
         if instruction.estimated_cycles is not None:
-            seconds["cycles"] += visit.times * instruction.estimated_cycles / chip.clock
+            seconds["compute"] += visit.times * instruction.estimated_cycles / chip.clock
         elif (scheduled := cycles.get(_kernel_code(instruction))) is not None:
             # Its transfers between HBM and vector memory overlap with the computation.
-            seconds["schedule"] += max(moving, visit.times * scheduled / chip.clock)
+            seconds["kernels"] += max(moving, visit.times * scheduled / chip.clock)
             kernels += visit.times
         elif max((array.size for array in instruction.arrays), default=0) > _SCALARS and not any(
             map(_is_collective, module.inside(instruction).values())
         ):
-            seconds["bytes"] += moving
+            seconds["without_estimate"] += moving
             added[instruction.target or instruction.opcode] += visit.times
-    return Compute(
-        estimated_seconds=seconds["cycles"],
-        kernel_seconds=seconds["schedule"],
-        kernels=kernels,
-        added_seconds=seconds["bytes"],
-        added=dict(added),
-        unknown_loops=unknown_loops(module),
-    )
+    return Compute(seconds, kernels, dict(added))
 
 
 def unknown_loops(module: Module) -> int:

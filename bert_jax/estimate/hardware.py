@@ -70,11 +70,6 @@ class Chip:
     devices: int = 1
     assumed: str = ""  # values that no data sheet gives
 
-    @property
-    def unit(self) -> str:
-        """Returns the name of the unit for which memory and rows are given."""
-        return "chip" if self.devices == 1 else "device"
-
 
 def _peak(name: str) -> float:
     return flops.PEAKS[f"TPU {name}"].bfloat16

@@ -1,6 +1,5 @@
 """Computes the complete estimate of a train step, as a dict that can be written as JSON, and as text."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +9,6 @@ from bert_jax.estimate.program import Compiled, TrainStep
 from bert_jax.io.wording import counted
 from bert_jax.models.parameters import layer_slices
 from bert_jax.training import flops
-
-# The largest batch is accurate to one eighth: further compilations would be for batches that hardly differ.
-_PRECISION = 8
-_LARGEST = 2**16
 
 
 def estimate(step: TrainStep, hardware: Slices | Hosts, price: float | None = None) -> dict[str, Any]:
@@ -52,7 +47,7 @@ def estimate(step: TrainStep, hardware: Slices | Hosts, price: float | None = No
     }
     program = step.compile(config.batch_size)
     if isinstance(program, Compiled):
-        result |= {"fits": True, "memory_bytes": program.memory, "compile_seconds": program.seconds}
+        result |= {"fits": True, "memory_bytes": program.memory}
         if isinstance(hardware, Hosts):
             result |= _gpu_figures(program, step, hardware)
         else:
@@ -79,7 +74,7 @@ def _tpu_figures(program: Compiled, step: TrainStep, slices: Slices, price: floa
     compute = costs.compute(module, chip, cycles)
     waited = sum(one.times * one.seconds for one in traffic if not one.overlapped)
     hidden = sum(one.times * one.seconds for one in traffic if one.overlapped)
-    seconds = max(compute.seconds, hidden) + waited
+    seconds = max(sum(compute.seconds.values()), hidden) + waited
     model_flops = step.row_flops * config.batch_size
     # The time of a step is assumed to be proportional to its rows.
     steps = config.batch_sizes.total_before(config.steps) / config.batch_size
@@ -88,15 +83,13 @@ def _tpu_figures(program: Compiled, step: TrainStep, slices: Slices, price: floa
     return {
         "seconds": {
             "step": seconds,
-            "compute": compute.estimated_seconds,
-            "kernels": compute.kernel_seconds,
-            "without_estimate": compute.added_seconds,
+            **compute.seconds,
             "collectives_waited_for": waited,
             "collectives_overlapped": hidden,
         },
         "kernels": compute.kernels,
         "operations_without_estimate": compute.added,
-        "loops_of_unknown_length": compute.unknown_loops,
+        "loops_of_unknown_length": costs.unknown_loops(module),
         "flops": {"model": model_flops},
         "mfu": model_flops / (seconds * chip.peak_flops * slices.size),
         "sequences_per_second": rows_per_second * step.rows.sequences,
@@ -117,7 +110,7 @@ def _gpu_figures(program: Compiled, step: TrainStep, hosts: Hosts) -> dict[str, 
     chip, module = hosts.chip, hlo.parse(program.text)
     device_peaks = flops.find_peak(chip.kind)
     assert device_peaks is not None, chip.kind
-    peak = getattr(device_peaks, step.model.execution.dtype)
+    peak = getattr(device_peaks, step.model.dtype)
     matrix_flops, moved = costs.matrix_flops(module), costs.moved_bytes(module)
     return {
         "roofline_seconds": {"products": matrix_flops / peak, "memory": moved / chip.hbm_bandwidth},
@@ -142,25 +135,13 @@ def _sum_up(traffic: list[costs.Collective]) -> list[dict[str, Any]]:
     return sorted(sums.values(), key=lambda entry: -entry["seconds"])
 
 
-def largest_fitting(fits: Callable[[int], bool], start: int) -> int:
-    """Returns the largest n found for which `fits(n)`, to within an eighth; 0 if not even 1 fits.
+def largest_fitting(fits: Callable[[int], bool], too_many: int) -> int:
+    """Returns the largest n below `too_many` that fits, to within an eighth; 0 if not even 1 fits.
 
-    `fits` is true up to some number and false above it; it is called once per number. n is doubled from
-    `start`, at least 1, until it does not fit, or halved until it does, and then bisected.
+    `fits` is true up to some number and false above it.
     """
-    fits = functools.cache(fits)
-    low = high = start
-    if fits(start):
-        while fits(high) and high < _LARGEST:
-            low, high = high, 2 * high
-        if fits(high):
-            return high
-    else:
-        while low > 1 and not fits(low):
-            low, high = low // 2, low
-        if not fits(low):
-            return 0
-    while high - low > max(1, low // _PRECISION):
+    low, high = 0, too_many
+    while high - low > max(1, low // 8):  # Further compilations would be for batches that hardly differ.
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
@@ -170,126 +151,85 @@ def lines(result: dict[str, Any]) -> list[str]:
     """Returns the lines of text for a result of `estimate`."""
     model, topology, rows = result["model"], result["topology"], result["rows"]
     on_gpus = "hosts" in topology
-    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
-    unit, group = ("GPU", "host") if on_gpus else ("chip", "slice")
-    devices = f", {topology['devices']} devices" if "devices" in topology else ""
+    chip, group = ("GPU", "host") if on_gpus else ("chip", "slice")
+    unit, devices = ("device", f", {topology['devices']} devices") if "devices" in topology else ("chip", "")
     mesh = " ".join(f"{axis}={size}" for axis, size in result["mesh"].items())
-    steps = result["accumulate_steps"]
-    split = f" in {steps} microbatches" if steps > 1 else ""
-    titled = [
-        ("estimate", [f"nothing here is measured: compiled for devices that are not attached ({versions})"]),
-        (
-            "model",
-            [
-                f"{counted(model['num_hidden_layers'], 'layer')} of {model['hidden_size']}, "
-                f"{model['dtype']}, attention {model['attention']}, remat {model['remat']}"
-            ],
-        ),
-        (
-            "hardware",
-            [
-                f"{topology['name']}, {counted(topology[f'{group}s'], group)}, "
-                f"{counted(topology['chips'], unit)}{devices}; mesh {mesh}"
-            ],
-        ),
-        (
-            "batch",
-            [
-                f"{counted(result['batch_size'], 'row')} of {rows['length']}, {result['rows_per_chip']} per "
-                f"{_unit(result)}{split}; {rows['sequences']:.2f} sequences per row, {rows['fill']:.1%} "
-                f"filled, {rows['predictions']} predicted ({rows['source']})"
-            ],
-        ),
-        ("memory", _memory(result)),
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    texts = [
+        f"estimate    nothing here is measured: compiled for devices that are not attached ({versions})",
+        f"model       {counted(model['num_hidden_layers'], 'layer')} of {model['hidden_size']}, "
+        f"{model['dtype']}, attention {model['attention']}, remat {model['remat']}",
+        f"hardware    {topology['name']}, {counted(topology[f'{group}s'], group)}, "
+        f"{counted(topology['chips'], chip)}{devices}; mesh {mesh}",
+        f"batch       {counted(result['batch_size'], 'row')} of {rows['length']}, {result['rows_per_chip']} "
+        f"per {unit}, in {counted(result['accumulate_steps'], 'microbatch', 'microbatches')}; "
+        f"{rows['sequences']:.2f} sequences per row, {rows['fill']:.1%} filled, "
+        f"{rows['predictions']} predicted ({rows['source']})",
+        *_memory(result, unit),
     ]
     if result["fits"]:
-        titled += _bounds(result) if on_gpus else _times(result)
-    return [
-        f"{title if index == 0 else '':<12}{line}"
-        for title, texts in titled
-        for index, line in enumerate(texts)
-    ]
+        texts += _bounds(result) if on_gpus else _times(result, unit)
+        if loops := result["loops_of_unknown_length"]:
+            texts.append(f"step        loops of unknown length, which are counted once: {loops}")
+    return texts
 
 
-def _unit(result: dict[str, Any]) -> str:
-    return "device" if "devices" in result["topology"] else "chip"
-
-
-def _memory(result: dict[str, Any]) -> list[str]:
-    unit = _unit(result)
+def _memory(result: dict[str, Any], unit: str) -> list[str]:
     memory, available, whole = (result[f"{name}_bytes"] for name in ("memory", "memory_limit", "hbm"))
     of_whole = f", {available / whole:.0%} of {_gib(whole)}" if available < whole else ""
     if result["fits"]:
         parts = ", ".join(f"{name} {_gib(size)}" for name, size in memory.items() if name != "total")
-        texts = [f"fits: {_gib(memory['total'])} of {_gib(available)} GiB per {unit}{of_whole}", parts]
-    else:
-        texts = [
-            f"DOES NOT FIT: needs {_gib(memory['total'])} GiB per {unit}; available: "
-            f"{_gib(memory['available'])}{of_whole}"
-        ]
-    if "largest_batch" in result:
-        largest = result["largest_batch"]
-        texts.append(
-            f"the largest batch that fits, to within an eighth: {counted(largest['batch_size'], 'row')}, "
-            f"{largest['rows_per_chip']} per {unit}"
-            if largest["batch_size"]
-            else f"not even one row per {unit} fits: split the model, with --config.mesh.fsdp or "
-            "--config.mesh.tensor, or set --config.model.remat=full"
-        )
-    return texts
+        fits = f"fits: {_gib(memory['total'])} of {_gib(available)} GiB per {unit}{of_whole}"
+        return [f"memory      {fits}", f"memory      {parts}"]
+    largest = result["largest_batch"]
+    return [
+        f"memory      DOES NOT FIT: needs {_gib(memory['total'])} GiB per {unit}; available: "
+        f"{_gib(memory['available'])}{of_whole}",
+        f"memory      the largest batch that fits, to within an eighth: "
+        f"{counted(largest['batch_size'], 'row')}, {largest['rows_per_chip']} per {unit}"
+        if largest["batch_size"]
+        else f"memory      not even one row per {unit} fits: split the model, with --config.mesh.fsdp or "
+        "--config.mesh.tensor, or set --config.model.remat=full",
+    ]
 
 
-def _bounds(result: dict[str, Any]) -> list[tuple[str, list[str]]]:
-    seconds = result["roofline_seconds"]
-    texts = [
-        f"products: {_ms(seconds['products'])} at the peak of {result['peak_flops'] / 1e12:,.0f} TFLOP/s",
-        f"memory: {_ms(seconds['memory'])} for {result['hbm_traffic_bytes'] / 1e9:,.1f} GB at "
+def _bounds(result: dict[str, Any]) -> list[str]:
+    seconds, flops = result["roofline_seconds"], result["flops"]
+    return [
+        f"FLOPs       model: {flops['model'] / 1e12:,.2f} TFLOP per step; products of a GPU: "
+        f"{flops['matrix_per_chip'] / 1e12:.3f}",
+        f"roofline    products: {_ms(seconds['products'])} at the peak of "
+        f"{result['peak_flops'] / 1e12:,.0f} TFLOP/s",
+        f"roofline    memory: {_ms(seconds['memory'])} for {result['hbm_traffic_bytes'] / 1e9:,.1f} GB at "
         f"{result['hbm_bandwidth'] / 1e12:.2f} TB/s, as if there were no cache",
-        "the step time of GPUs is unknown; these are lower bounds without the traffic between GPUs",
+        "roofline    the step time is unknown; these are lower bounds without the traffic between GPUs",
     ]
-    flops = result["flops"]
-    products = (
-        f"model: {flops['model'] / 1e12:,.2f} TFLOP per step; products of a GPU: "
-        f"{flops['matrix_per_chip'] / 1e12:.3f}"
-    )
-    return [("FLOPs", [products]), ("roofline", texts + _unknown_loops(result))]
 
 
-def _times(result: dict[str, Any]) -> list[tuple[str, list[str]]]:
+def _times(result: dict[str, Any], unit: str) -> list[str]:
     seconds = result["seconds"]
-    step = [
-        f"{_ms(seconds['step'])} by the compiler's cycles: computation {_ms(seconds['compute'])}, Pallas "
-        f"kernels {_ms(seconds['kernels'])}, operations without an estimate "
-        f"{_ms(seconds['without_estimate'])}, waiting for other {_unit(result)}s "
-        f"{_ms(seconds['collectives_waited_for'])}"
-    ]
-    if added := result["operations_without_estimate"]:
-        named = ", ".join(f"{count} {name}" for name, count in added.items())
-        step.append(f"operations without an estimate, counted by their bytes: {named}")
-    speed = (
-        f"MFU {result['mfu']:.1%} of {result['flops']['model'] / 1e12:,.2f} TFLOP per step; "
-        f"{result['sequences_per_second']:,.0f} sequences/s, {result['tokens_per_second']:,.0f} real tokens/s"
-    )
+    added = ", ".join(f"{count} {name}" for name, count in result["operations_without_estimate"].items())
     cost = "" if result["cost"] is None else f", cost {result['cost']:,.2f}"
-    run = (
-        f"{counted(result['steps'], 'step')}: {result['hours']:,.2f} hours, {result['chip_hours']:,.1f} "
-        f"chip-hours{cost}; without startup, evaluation and checkpoints"
-    )
     traffic = [
-        f"{entry['count']} x {entry['kind']} over {', '.join(entry['axes']) or 'unknown axes'} "
+        f"traffic     {entry['count']} x {entry['kind']} over {', '.join(entry['axes']) or 'unknown axes'} "
         f"({entry['group']}): {entry['bytes'] / 2**20:,.2f} MiB, {_ms(entry['seconds'])}"
         f"{', overlapped' if entry['overlapped'] else ''}"
         for entry in result["collectives"]
     ]
-    step += _unknown_loops(result)
-    step += [f"assumed, not in the data sheet: {result['assumed']}"] if "assumed" in result else []
-    return [("traffic", traffic or ["none"]), ("step", step), ("speed", [speed]), ("run", [run])]
-
-
-def _unknown_loops(result: dict[str, Any]) -> list[str]:
-    loops = result["loops_of_unknown_length"]
-    found = counted(loops, "loop of unknown length is", "loops of unknown length are")
-    return [f"{found} counted once"] if loops else []
+    return [
+        *(traffic or ["traffic     none"]),
+        f"step        {_ms(seconds['step'])} by the compiler's cycles: computation "
+        f"{_ms(seconds['compute'])}, Pallas kernels {_ms(seconds['kernels'])}, operations without an "
+        f"estimate {_ms(seconds['without_estimate'])}, waiting for other {unit}s "
+        f"{_ms(seconds['collectives_waited_for'])}",
+        *([f"step        operations without an estimate, counted by their bytes: {added}"] if added else []),
+        *([f"step        assumed: {result['assumed']}"] if "assumed" in result else []),
+        f"speed       MFU {result['mfu']:.1%} of {result['flops']['model'] / 1e12:,.2f} TFLOP per step; "
+        f"{result['sequences_per_second']:,.0f} sequences/s, "
+        f"{result['tokens_per_second']:,.0f} real tokens/s",
+        f"run         {counted(result['steps'], 'step')}: {result['hours']:,.2f} hours, "
+        f"{result['chip_hours']:,.1f} chip-hours{cost}; without startup, evaluation and checkpoints",
+    ]
 
 
 def _gib(size: float) -> str:

@@ -2,8 +2,7 @@
 
 import dataclasses
 import math
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -25,9 +24,9 @@ from bert_jax.training.step import TrainSetup
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Contents of a batch: shapes and dtypes of its arrays without the batch dimension, and means per row."""
+    """Contents of a batch: the arrays of some rows, for their shapes and dtypes, and means per row."""
 
-    arrays: dict[str, tuple[tuple[int, ...], Any]]
+    arrays: Mapping[str, np.ndarray]
     length: int
     sequences: float  # mean per row
     fill: float  # fraction of the length that is real tokens
@@ -45,10 +44,8 @@ def synthetic_rows(config: PretrainConfig, length: int | None) -> Rows:
     batch = benchmark.synthetic_batch("full", 1, length, vocab_size, mask_copies=config.masking.copies)
     # These rows have one sequence, but rows of records have room for several.
     room = packed.default_sequences_per_row(length)
-    arrays = {name: (array.shape[1:], array.dtype) for name, array in batch.items()}
-    for name in ("starts", "first_lengths", "next_sentence_labels"):
-        arrays[name] = ((room,), np.dtype(np.int32))
-    return Rows(arrays, length, 1.0, 1.0, vocab_size, 0, "full rows of one sequence, no records given")
+    batch |= dict.fromkeys(("starts", "first_lengths", "next_sentence_labels"), np.zeros((1, room), np.int32))
+    return Rows(batch, length, 1.0, 1.0, vocab_size, 0, "full rows of one sequence, no records given")
 
 
 def rows_of_records(config: PretrainConfig, log: Callable[[str], None]) -> Rows:
@@ -60,7 +57,7 @@ def rows_of_records(config: PretrainConfig, log: Callable[[str], None]) -> Rows:
     if config.masking.copies:
         batch["mask_keys"] = loader.mask_keys(first, first, config.seed)
     return Rows(
-        arrays={name: (array.shape[1:], array.dtype) for name, array in batch.items()},
+        arrays=batch,
         length=dataset.max_seq_length,
         sequences=split["sequences"] / len(dataset),
         fill=split.get("fill", 1.0),
@@ -82,7 +79,6 @@ class Compiled:
 
     text: str
     memory: dict[str, float]
-    seconds: float  # compile time
     bundles: dict[str, int] = dataclasses.field(default_factory=dict)  # see `costs.read_schedules`
 
 
@@ -99,8 +95,7 @@ class TrainStep:
         schedules: the folder of `hardware.Slices.prepare`, if any.
         memory_limit: bytes per chip; a program that needs more does not fit. None if the compiler raises an
             error for such programs.
-        device: the word for a device in lines of the log.
-        log: called with one line before each compilation and with its result.
+        log: called with one line before each compilation.
     """
 
     def __init__(
@@ -112,13 +107,12 @@ class TrainStep:
         compiler_options: dict[str, Any] | None = None,
         schedules: str = "",
         memory_limit: float | None = None,
-        device: str = "chip",
         log: Callable[[str], None] = lambda line: None,
     ):
         self.config, self.rows, self._log = config, rows, log
         self._compiled: dict[int, Compiled | DoesNotFit] = {}  # by batch size
         self._compiler_options, self.memory_limit = compiler_options, memory_limit
-        self._schedules, self._device = schedules, device
+        self._schedules = schedules
         self.model = from_dict(config.model.to_dict() | {"vocab_size": rows.vocab_size})
         masking = config.masking.options(rows.length)
         if rows.max_predictions:
@@ -143,7 +137,7 @@ class TrainStep:
         model, target = self.model, platform.target_of(self.mesh.devices.flat[0])
         tensor = self.mesh.shape["tensor"]
         case = dispatch.AttentionCase(
-            dispatch.resolve_dtype(model.execution.dtype, target),
+            dispatch.resolve_dtype(model.dtype, target),
             self.rows.length,
             model.num_attention_heads // (1 if model.num_attention_heads % tensor else tensor),
             model.head_dim,
@@ -151,7 +145,7 @@ class TrainStep:
             window,
             model.position,
         )
-        return dispatch.choose_attention(model.execution.attention, case, target).implementation
+        return dispatch.choose_attention(model.attention, case, target).implementation
 
     @property
     def unit(self) -> int:
@@ -167,19 +161,13 @@ class TrainStep:
         if batch_size not in self._compiled:
             steps = self.config.accumulate_steps
             sharding.check_batch_size(batch_size, self.mesh, steps)
-            share = f"{self.rows_per_chip(batch_size)} per {self._device}"
-            share += f" in {steps} microbatches" * (steps > 1)
-            self._log(f"compiling for {counted(batch_size, 'row')}, {share}")
+            parts = counted(steps, "microbatch", "microbatches")
+            self._log(f"compiling for {counted(batch_size, 'row')} in {parts}")
             found = self._compile(batch_size)
             limit = self.memory_limit or math.inf
             if isinstance(found, Compiled) and found.memory["total"] > limit:
                 found = DoesNotFit(found.memory["total"], limit)
             self._compiled[batch_size] = found
-            if isinstance(found, Compiled):
-                needed = found.memory["total"] / 2**30
-                self._log(f"fits: {needed:.2f} GiB per {self._device}, compiled in {found.seconds:.0f} s")
-            else:
-                self._log(f"does not fit: {found.needed / 2**30:.2f} GiB per {self._device}")
         return self._compiled[batch_size]
 
     def _compile(self, batch_size: int) -> Compiled | DoesNotFit:
@@ -187,7 +175,6 @@ class TrainStep:
         if self._schedules:  # removes the schedules of the previous program
             files.remove_tree(self._schedules)
             files.make_directory(self._schedules)
-        began = time.monotonic()
         try:
             lowered = self._step.lower(self.state, batch, np.uint32(self.config.seed))
             compiled = lowered.compile(self._compiler_options)
@@ -198,13 +185,13 @@ class TrainStep:
             return needed
         memory = self._memory(compiled.memory_analysis(), batch)
         bundles = costs.read_schedules(self._schedules) if self._schedules else {}
-        return Compiled(compiled.as_text(), memory, time.monotonic() - began, bundles)
+        return Compiled(compiled.as_text(), memory, bundles)
 
     def _batch(self, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
         where = sharding.batch_sharding(self.mesh)
         return {
-            name: jax.ShapeDtypeStruct((batch_size, *shape), dtype, sharding=where)
-            for name, (shape, dtype) in self.rows.arrays.items()
+            name: jax.ShapeDtypeStruct((batch_size, *rows.shape[1:]), rows.dtype, sharding=where)
+            for name, rows in self.rows.arrays.items()
         }
 
     def argument_bytes(self, batch_size: int) -> float:

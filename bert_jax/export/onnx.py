@@ -235,14 +235,14 @@ class ModelGraph:
             far = self.graph("Greater", distance, self.graph.floats(float(spec.window)))
             found.append(self.graph("Where", far, self.graph.floats(_NEVER), self.graph.floats(0.0)))
         if config.position == "alibi":
-            slopes = -np.array(positions.alibi_slopes(config.num_attention_heads), np.float32)
+            slopes = -positions.alibi_slopes(config.num_attention_heads)
             found.append(self.graph("Mul", distance, self.graph.constant(slopes[:, None, None])))
         return [self._add(*found)]
 
     def _rotary_tables(self, theta: float) -> tuple[Value, Value]:
         """Returns the cosines and sines of the angles of rotary positions, [L, D / 2]."""
         ids = np.arange(self._config.max_seq_length)[None]
-        angles = positions.Rotary(self._config).angles(ids)[theta]
+        angles = positions.rotary_angles(self._config, ids)[theta]
         tables = [np.asarray(x, np.float32)[0, :, 0] for x in angles]
         cosine, sine = (
             self.graph("Gather", self.graph.constant(table, f"{kind}_{theta:g}"), self._places)

@@ -48,7 +48,8 @@ def attention_weights(
     inputs = row_inputs(batch["input_ids"], batch["lengths"], batch["first_lengths"], types)
     arrays = (inputs[name] for name in INPUTS)
     _, states = intermediates.apply(Encoder(config), config, encoder, *arrays, collect=(QUERIES, KEYS))
-    slopes = positions.scheme(config).slopes()
+    is_alibi = config.position == "alibi"
+    slopes = positions.alibi_slopes(config.num_attention_heads) if is_alibi else None
     windows = {number: each.window for each in layer_slices(config) for number in each.numbers}
     weights = [
         probabilities(*both, inputs["sequence_ids"], config.causal, windows[layer], slopes)

@@ -184,7 +184,7 @@ class Engine:
         there: Mapping[str, Any] = shared_with._params if shared_with else {}
         shared = {name: there[name] for name in params if name in there}
         new = {name: x for name, x in params.items() if name not in shared}
-        self._params: dict[str, Any] = shared | placement.place(new, layered, mesh, config.execution.dtype)
+        self._params: dict[str, Any] = shared | placement.place(new, layered, mesh, config.dtype)
         self._compute = functools.partial(compute, config=placement.config_for(config, mesh))
 
     def outputs(

@@ -143,7 +143,7 @@ def _totals(
     groups = ("encoder", "mlm", *(("pooler", "nsp") if what.next_sentence else ()))
     used = {name: x for name, x in model.params.items() if name.split("/")[0] in groups}
     layered = [name for name, x in assembled.parameters(model.module).items() if x.layered]
-    params = nest(placement.place(used, layered, mesh, what.objective.config.execution.dtype))
+    params = nest(placement.place(used, layered, mesh, what.objective.config.dtype))
     vocab_size = model.require_tokenizer().vocab_size
 
     @jax.jit

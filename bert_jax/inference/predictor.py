@@ -140,7 +140,7 @@ class Predictor:
             params, report = checkpoint.load_params(source.name, abstract, log=log)
             self.source, found = report.source, flatten(params)
         params = {name: found[name] for name in parameter_shapes(shapes)}
-        dtype = self.task.model_config.execution.dtype
+        dtype = self.task.model_config.dtype
         return nest(placement.place(params, layer_axes(shapes), self._mesh, dtype))
 
     def find_columns(self, path: str, file_format: str = "auto") -> None:
@@ -239,7 +239,7 @@ class Predictor:
 
     @functools.cached_property
     def _costs(self) -> Costs:
-        dtype = self.task.model_config.execution.dtype
+        dtype = self.task.model_config.dtype
         return Costs.of_training(self.objective, self._mesh, dtype).of_outputs()
 
     def warm_up(self, on_program: Callable[[int, int], None] = progress.not_shown) -> int:

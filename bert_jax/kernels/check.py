@@ -53,7 +53,7 @@ def ensure(config, log: Callable[[str], None] = print) -> None:
         if not problem:
             continue
         dispatch.disable_kernel(name, problem)
-        if name == f"attention={config.execution.attention}":
+        if name == f"attention={config.attention}":
             raise UserError(f"model.{name} gives wrong results on this device: {problem}")
         log(f"warning: {name} failed its check on this device and is not used: {problem}")
 
@@ -66,14 +66,14 @@ def candidates(config) -> dict[str, Callable[[], float]]:
     """
     target = platform.target()
     case = AttentionCase(_dtype(config), head_size=config.head_dim, position=config.position)
-    kernels = dispatch.kernels(config.execution.attention, target.platform)
+    kernels = dispatch.kernels(config.attention, target.platform)
     checks: dict[str, Callable[[], float]] = {
         kernel.name: functools.partial(_attention_difference, kernel, config)
         for kernel in kernels
         if kernel.why_not(case, target) is None
     }
     sizes = config.norm, None, config.hidden_size
-    if config.norm_placement == "post" and dispatch.fuses_norm(config.execution.attention, *sizes, target):
+    if config.norm_placement == "post" and dispatch.fuses_norm(config.attention, *sizes, target):
         checks[dispatch.NORM_KERNEL] = functools.partial(_norm_difference, config)
     return checks
 
@@ -108,7 +108,7 @@ def _attention_difference(kernel: KernelSpec, config) -> float:
 
 
 def _dtype(config):
-    return dispatch.resolve_dtype(config.execution.dtype, platform.target())
+    return dispatch.resolve_dtype(config.dtype, platform.target())
 
 
 def _difference_of_case(implementation, config, case) -> float:

@@ -39,14 +39,11 @@ DTYPES = ("auto", "float32", "bfloat16")
 class Target:
     """The device that a program is traced for.
 
-    Attributes:
-        platform: "cpu", "gpu" or "tpu".
-        capability: for a GPU, NVIDIA's compute capability such as "9.0", or another vendor's architecture
-            name such as "gfx942"; for a CPU, "bfloat16" if it has units for bfloat16 matmuls; "" if it is
-            not known.
+    For a GPU, `capability` is NVIDIA's compute capability such as "9.0", or another vendor's architecture
+    name such as "gfx942"; for a CPU, "bfloat16" if it has units for bfloat16 matmuls; "" if unknown.
     """
 
-    platform: str
+    platform: str  # "cpu", "gpu" or "tpu"
     capability: str = ""
 
     @property
@@ -58,24 +55,14 @@ class Target:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionCase:
-    """The inputs to the choice of an attention implementation; None means unknown.
-
-    Attributes:
-        dtype: dtype of query, key and value.
-        length: number of tokens of a row.
-        heads: number of heads on one device, if heads are split over devices.
-        head_size: features of a head.
-        dropout_rate: dropout rate of the attention probabilities.
-        window: number of tokens to each side that a token attends to; 0 for all.
-        position: the position scheme.
-    """
+    """The inputs to the choice of an attention implementation; None means unknown."""
 
     dtype: str | None = None
-    length: int | None = None
-    heads: int | None = None
+    length: int | None = None  # tokens of a row
+    heads: int | None = None  # on one device
     head_size: int | None = None
-    dropout_rate: float | None = None
-    window: int = 0
+    dropout_rate: float | None = None  # of the attention probabilities
+    window: int = 0  # tokens to each side that a token attends to; 0 for all
     position: str = ""
 
 

@@ -88,18 +88,15 @@ def interprets_kernels() -> bool:
 Axes = tuple[str | None, ...]
 
 
-def on_each_device(kernel: Callable, in_axes: Sequence[Axes], out_axes: Axes | list[Axes]) -> Callable:
+def on_each_device(kernel: Callable, in_axes: Sequence[Axes], out_axes: Axes) -> Callable:
     """Returns the kernel wrapped so that each device of the mesh runs it on its own shard.
 
     This is needed because a Pallas kernel is opaque to the partitioner. Without a mesh, or where an enclosing
     `shard_map` has split the arrays, the kernel is returned unchanged. `in_axes` are the logical axes of each
-    argument, and `out_axes` of the result, or a list with the axes of each result.
+    argument, and `out_axes` of the result.
     """
-    specs = tuple(map(nn.logical_to_mesh_axes, in_axes))
-    each: list[Axes] = out_axes if isinstance(out_axes, list) else [out_axes]
-    outs = tuple(map(nn.logical_to_mesh_axes, each))
+    *in_specs, out_specs = map(nn.logical_to_mesh_axes, (*in_axes, out_axes))
     mesh = jax.sharding.get_abstract_mesh()
-    if outs[0] is None or mesh.empty or mesh.are_all_axes_manual:
+    if out_specs is None or mesh.empty or mesh.are_all_axes_manual:
         return kernel
-    out_specs = outs if isinstance(out_axes, list) else outs[0]
-    return jax.shard_map(kernel, in_specs=specs, out_specs=out_specs, check_vma=False)
+    return jax.shard_map(kernel, in_specs=tuple(in_specs), out_specs=out_specs, check_vma=False)

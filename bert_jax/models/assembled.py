@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -25,19 +26,13 @@ from bert_jax.models.parameters import abstract, layer_axes, parameter_shapes
 class AssembledModel(Module):
     """The encoder with any set of heads.
 
-    Attributes:
-        groups: names of the parameter groups: "encoder", "pooler", "mlm", "nsp", "discriminator",
-            "classifier", "qa", and "head", which is the dense layer of a classifier that does not use the
-            pooler.
-        classes: number of outputs of `classifier`.
-        classification: structure of the head whose output layer is "classifier" or "qa".
-        masked_lm: structure of "mlm".
-        replaced_tokens: structure of "discriminator".
+    The groups of parameters are "encoder", "pooler", "mlm", "nsp", "discriminator", "classifier", "qa", and
+    "head", which is the dense layer of a classifier that does not use the pooler.
     """
 
     groups: tuple[str, ...] = ("encoder",)
-    classes: int = 2
-    classification: ClassificationHead = TOKENS
+    classes: int = 2  # outputs of `classifier`
+    classification: ClassificationHead = TOKENS  # whose output layer is "classifier" or "qa"
     masked_lm: MaskedLMHead = MASKED_LM
     replaced_tokens: ReplacedTokensHead = REPLACED_TOKENS
 
@@ -112,7 +107,7 @@ class Parameter(NamedTuple):
 
 def parameters(model: AssembledModel) -> Mapping[str, Parameter]:
     """Returns {name: `Parameter`} of a model without computing any parameter."""
-    return _parameters(model.clone(config=model.config.replace(execution=Execution())))
+    return _parameters(model.clone(config=model.config.replace(**dataclasses.asdict(Execution()))))
 
 
 @functools.lru_cache(maxsize=64)

@@ -268,19 +268,15 @@ class Execution:
 
 
 @dataclasses.dataclass(frozen=True)
-class EncoderConfig(Architecture):
+class EncoderConfig(Execution, Architecture):
     """An architecture and its execution settings."""
-
-    execution: Execution = Execution()
 
     def __post_init__(self):
         for name in ("hidden_act", "conv_act"):
             if isinstance(act := getattr(self, name), str):
                 object.__setattr__(self, name, _ACTIVATION_SYNONYMS.get(act, act))
-        for part in (self, self.execution):
-            for declared in dataclasses.fields(part):
-                if "field" in declared.metadata:
-                    check(declared.name, getattr(part, declared.name), declared.metadata["field"])
+        for declared in dataclasses.fields(self):
+            check(declared.name, getattr(self, declared.name), declared.metadata["field"])
         self._check_combinations()
 
     def _check_combinations(self) -> None:
@@ -390,15 +386,12 @@ class EncoderConfig(Architecture):
         return layer % self.global_every > 0
 
     def replace(self, **changes: Any) -> EncoderConfig:
-        """Returns the configuration with some fields replaced, including fields of `execution`."""
-        execution = {name: changes.pop(name) for name in EXECUTION_FIELDS if name in changes}
-        if execution:
-            changes["execution"] = dataclasses.replace(changes.get("execution", self.execution), **execution)
+        """Returns the configuration with some fields replaced."""
         return dataclasses.replace(self, **changes)
 
     def resolve(self, target: Target) -> EncoderConfig:
         """Returns the configuration with the dtype "auto" resolved for a device."""
-        return self.replace(dtype=dispatch.resolve_dtype(self.execution.dtype, target))
+        return self.replace(dtype=dispatch.resolve_dtype(self.dtype, target))
 
     def for_inference(self, target: Target, dtype: str = "auto") -> EncoderConfig:
         """Returns the configuration for inference on a device, which may differ from the training device.
@@ -407,19 +400,15 @@ class EncoderConfig(Architecture):
         Rematerialization is off. With `dtype="auto"`, the dtype is as in training, or the device's default if
         training used "auto". CPUs and GPUs without bfloat16 matmuls then always compute in float32.
         """
-        trained = self.execution
         if dtype == "auto":
             dtype = "float32" if target.platform == "cpu" else dispatch.resolve_dtype("auto", target)
-            if dtype != "float32" and trained.dtype != "auto":
-                dtype = trained.dtype
-        return self.replace(
-            dtype=dtype, remat="none", attention="xla" if trained.attention == "xla" else "auto"
-        )
+            if dtype != "float32" and self.dtype != "auto":
+                dtype = self.dtype
+        return self.replace(dtype=dtype, remat="none", attention="xla" if self.attention == "xla" else "auto")
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns all fields, including `execution`'s, in one mapping; the inverse of `from_dict`."""
-        fields = {name: getattr(self, name) for name in ENCODER_FIELDS}
-        return fields | dataclasses.asdict(self.execution)
+        """Returns all fields; the inverse of `from_dict`."""
+        return dataclasses.asdict(self)
 
 
 ENCODER_FIELDS = tuple(declared.name for declared in dataclasses.fields(Architecture))
@@ -443,8 +432,4 @@ def from_dict(fields: Mapping[str, Any]) -> EncoderConfig:
     """Returns a configuration from a mapping of fields; raises UserError for an unknown field."""
     if unknown := fields.keys() - {*ENCODER_FIELDS, *EXECUTION_FIELDS}:
         raise UserError(f"model has no field {', '.join(sorted(unknown))}")
-    encoder, execution = (
-        {name: fields[name] for name in names if name in fields}
-        for names in (ENCODER_FIELDS, EXECUTION_FIELDS)
-    )
-    return EncoderConfig(**encoder, execution=Execution(**execution))
+    return EncoderConfig(**fields)

@@ -17,29 +17,21 @@ _TYPES = {bool: "bool", int: "int", float: "float", str: "str"}
 class Field:
     """A field of a configuration.
 
-    Attributes:
-        default: the value unless a config file or a flag sets it.
-        meaning: the description in docs/config.md.
-        type: "int", "float", "bool", "str" or "regex". A float has to be finite, and may be given as an int.
-        minimum, maximum: inclusive bounds.
-        above, below: exclusive bounds.
-        resume: whether the field may change when a run resumes. "same": only with --allow_changes. "free":
-            yes, since it affects the location, speed or frequency of operations, but not their results.
-            "fixed": no, since the shapes in the checkpoint depend on it.
-        optional: whether None is a valid value.
-        choices: the valid texts; empty for any.
+    `resume` tells whether the field may change when a run resumes. "same": only with --allow_changes. "free":
+    yes, since it affects the location, speed or frequency of operations, but not their results. "fixed": no,
+    since the shapes in the checkpoint depend on it.
     """
 
     default: Any
-    meaning: str
-    type: str
+    meaning: str  # in docs/config.md
+    type: str  # "int", "float" (finite, or an int), "bool", "str" or "regex"
     minimum: float | None = None
-    maximum: float | None = None
+    maximum: float | None = None  # inclusive
     above: float | None = None
-    below: float | None = None
+    below: float | None = None  # exclusive
     resume: str = "same"
-    optional: bool = False
-    choices: tuple[str, ...] = ()
+    optional: bool = False  # whether None is a valid value
+    choices: tuple[str, ...] = ()  # the valid texts; empty for any
 
     def problem(self, value: Any) -> str | None:
         """Returns the requirement that a value violates, or None if the value is valid."""

@@ -40,16 +40,11 @@ class Embeddings(Module):
             shape = (config.type_vocab_size, width)
             self.token_type = self.table("token_type_embeddings", ("token_type", "embed"), shape)
         self.add_types = {0: _no_type, 1: _one_type}.get(config.type_vocab_size, _types)
-        self.scheme = positions.scheme(config)
-        self.position_tables = {
-            name: self.table(
-                name,
-                table.axes,
-                table.shape,
-                None if table.start is None else nn.initializers.constant(table.start),
-            )
-            for name, table in self.scheme.tables().items()
-        }
+        self.add_positions = positions.EMBED.get(config.position, lambda config, x, *_: x)
+        self.positions = None
+        if table := positions.table(config):
+            start = None if table.start is None else nn.initializers.constant(table.start)
+            self.positions = self.table(table.name, table.axes, table.shape, start)
         self.layer_norm = self.norm() if config.embedding_norm else lambda x: x.astype(self.dtype)
         self.projection = identity
         self.is_projected_first = config.projection_placement == "before_norm"
@@ -62,7 +57,7 @@ class Embeddings(Module):
         """Returns the embeddings [B, L, H] of int32 [B, L] inputs; see `Encoder`."""
         x = tied_table.look_up(self.word if word is None else word, input_ids)
         x = self.add_types(x, self.token_type, token_type_ids)
-        x = self.scheme.embed(x, position_ids, self.position_tables)
+        x = self.add_positions(self.config, x, position_ids, self.positions)
         drop = self.dropout(self.config.embedding_dropout_rate, deterministic)
         if self.is_projected_first:
             return drop(self.layer_norm(self._project(x)))

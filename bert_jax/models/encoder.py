@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -121,7 +122,9 @@ class EncoderLayer(Module):
         self.cross_attention = CrossAttention(config)  # without parameters unless it is called
         self.attention_adapter = self.adapter(config.attention_adapter)
         self.output_adapter = self.adapter(config.output_adapter)
-        self.scheme = positions.scheme(config)
+        self.slopes = None
+        if config.position == "alibi":
+            self.slopes = positions.alibi_slopes(config.num_attention_heads)
         self.attend = self._attend
         if config.position == "disentangled":
             self.attend = self._attend_disentangled
@@ -138,8 +141,8 @@ class EncoderLayer(Module):
         Args:
             x: states.
             sequence_ids: as in `Encoder`.
-            shared: position inputs of all layers: the result of `positions.PositionScheme.angles`, or of
-                `RelativeTable`.
+            shared: position inputs of all layers: the result of `positions.rotary_angles` or of
+                `RelativeTable`, or None.
             deterministic: whether dropout is disabled.
             vectors: [B, S, H]. With them the layer is a decoder layer, with a `CrossAttention`.
             context: states [B, L, H] of keys and values (`position=disentangled` only); None for x.
@@ -203,7 +206,6 @@ class EncoderLayer(Module):
         """Returns the attention output [B, L, N, D] of x [B, L, H], before the output projection."""
         config = self.config
         drop = self.dropout(config.attention_probs_dropout_prob, deterministic)
-        slopes = self.scheme.slopes()
         implementation = self._implementation(x.shape[1], drop.rate)
         separate_bias = implementation == "pallas" and config.attention_bias  # the kernel adds biases itself
         projected = [dense(x, separate_bias) for dense in (self.query, self.key, self.value)]
@@ -223,7 +225,7 @@ class EncoderLayer(Module):
             implementation=implementation,
             causal=config.causal,
             window=self.spec.window,
-            slopes=slopes,
+            slopes=self.slopes,
             dropout_rate=drop.rate,
             dropout_key=drop.key,
         )
@@ -242,7 +244,7 @@ class EncoderLayer(Module):
             self.spec.window,
             config.position,
         )
-        return dispatch.choose_attention(config.execution.attention, case, platform.target()).implementation
+        return dispatch.choose_attention(config.attention, case, platform.target()).implementation
 
 
 _LONGEST_BLOCK = 4  # layers, for training in float32 on a CPU
@@ -291,20 +293,19 @@ class Layers(Module):
         values are computed from its input.
         """
         config = self.config
-        execution = config.execution
         results = []
         runs = scans(config)
         for slices in runs:
             repeats = len(slices[0].numbers)
             body = _ScannedLayers
-            unroll = execution.scan_unroll or self._block(repeats, len(slices), deterministic)
-            if execution.remat != "none":
+            unroll = config.scan_unroll or self._block(repeats, len(slices), deterministic)
+            if config.remat != "none":
                 # On a CPU, XLA frees recomputed activations only between the iterations of a loop. Outside of
                 # a loop, it would merge the recomputation with the first computation and keep the result. The
                 # remaining layers after blocks of `unroll` are also outside.
                 unroll = 1 if platform.target_platform() == "cpu" else unroll
                 is_loop = unroll < repeats and not repeats % unroll
-                body = nn.remat(body, prevent_cse=not is_loop, policy=_REMAT[execution.remat])
+                body = nn.remat(body, prevent_cse=not is_loop, policy=_REMAT[config.remat])
             parameters = dict(
                 variable_axes={"params": 0, **_INTERMEDIATES},
                 split_rngs={"params": True, "dropout": True},
@@ -378,8 +379,10 @@ class Encoder(Module):
         self.layers = Layers(self.config)
         config = self.config
         self.final_norm = self.norm() if config.final_norm else identity
-        self.shared = positions.scheme(config).angles
-        if config.position == "disentangled":
+        self.shared = lambda position_ids: None
+        if config.position == "rotary":
+            self.shared = functools.partial(positions.rotary_angles, config)
+        elif config.position == "disentangled":
             self.relative = RelativeTable(config)
             self.shared = self.relative
         self.mask_positions = None

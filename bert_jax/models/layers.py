@@ -222,7 +222,7 @@ class Module(nn.Module):
     @property
     def dtype(self) -> jnp.dtype:
         """Returns the dtype of computations on the platform that is being traced for."""
-        return jnp.dtype(dispatch.resolve_dtype(self.config.execution.dtype, platform.target()))
+        return jnp.dtype(dispatch.resolve_dtype(self.config.dtype, platform.target()))
 
     def dense(
         self,
@@ -262,7 +262,7 @@ class Module(nn.Module):
         if adapter is not identity or project is identity or self.is_initializing():
             has_kernel = False
         else:
-            requested, (_, length, features) = config.execution.attention, x.shape
+            requested, (_, length, features) = config.attention, x.shape
             has_kernel = dispatch.fuses_norm(requested, config.norm, length, features, platform.target())
         if not has_kernel:
             return norm(x + adapter(drop(project(inner(x)))))

@@ -25,32 +25,21 @@ LAYERS = "layers"  # logical name of the axis along which layers are stacked
 class LayerSlice:
     """Equal layers, whose parameters are stacked along one axis or shared.
 
-    Attributes:
-        numbers: indices of the layers, counted from 0, in the order of the parameters' axis.
-        scan: name of the scan that computes them: `stack`, or `stack_0`, `stack_1`, ... for several scans;
-            `shared` instead of `stack` if the layers share their parameters.
-        name: name of the layer in one repeat of the scan: `layer`, or `layer_0`, ... for several.
-        shared: whether the layers share parameters. Shared parameters have no layer axis.
-        group: index of the scan.
-        window: a token attends to the tokens at most this far to each side; 0 for all tokens.
-        theta: base of the rotary angles.
-        attention_norm: whether attention has a norm.
-        convolution: whether a convolution of the layer's input is added to its output.
-        axis: the layer axis of a parameter that is not shared.
-        template: the name of a parameter in one layer, with `{}` for the index.
+    `scan` is `stack`, or `stack_0`, `stack_1`, ... for several scans; `shared` instead of `stack` if the
+    layers share their parameters, which then have no layer axis.
     """
 
-    numbers: tuple[int, ...] = (0,)
-    scan: str = "stack"
-    name: str = "layer"
+    numbers: tuple[int, ...] = (0,)  # indices of the layers from 0, in the order of the parameters' axis
+    scan: str = "stack"  # name of the scan that computes them
+    name: str = "layer"  # in one repeat of the scan; `layer_0`, ... for several
     shared: bool = False
-    group: int = 0
-    window: int = 0
-    theta: float = 10_000.0
+    group: int = 0  # index of the scan
+    window: int = 0  # a token attends to the tokens at most this far to each side; 0 for all tokens
+    theta: float = 10_000.0  # base of the rotary angles
     attention_norm: bool = True
-    convolution: bool = False
-    axis: int = 0
-    template: str = "{}"
+    convolution: bool = False  # whether a convolution of the layer's input is added to its output
+    axis: int = 0  # the layer axis of a parameter that is not shared
+    template: str = "{}"  # the name of a parameter in one layer, with `{}` for the index
 
     @property
     def path(self) -> str:

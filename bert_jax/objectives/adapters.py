@@ -130,7 +130,7 @@ class PartlyFrozen(Objective):
         return self.objective.loss(params, batch, rngs)
 
     @property
-    def compares_rows(self) -> bool:
+    def compares_rows(self) -> bool:  # type: ignore[override]
         return self.objective.compares_rows
 
     def row_outputs(self, params: Params, batch: Batch, rngs: Rngs | None) -> Any:
@@ -217,7 +217,7 @@ def _axes(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], tup
 def recomputes(objective: Objective) -> bool:
     """Returns whether an objective's encoder recomputes activations to save memory (rematerialization)."""
     config = encoder_config(objective)
-    return config is not None and config.execution.remat != "none"
+    return config is not None and config.remat != "none"
 
 
 def stacked_parameters(boxed: Params, encoders: Mapping[str, EncoderConfig]) -> dict[str, LayerSlice]:

@@ -22,8 +22,12 @@ class Objective:
     """A training objective: `init`, `prepare`, `weights`, `loss` and `predict`.
 
     Wrappers of an objective, which freeze parameters or add a teacher, also have `frozen`, `join`,
-    `init_model` and `split`. An objective that compares the rows of a batch has `row_outputs` and `compare`.
+    `init_model` and `split`. An objective whose loss depends on all rows of a batch together `compares_rows`:
+    with `accumulate_steps`, `row_outputs` is called with some of the rows at a time, and `compare` with the
+    outputs of all of them.
     """
+
+    compares_rows = False
 
     @property
     def encoders(self) -> Mapping[str, EncoderConfig]:
@@ -75,15 +79,6 @@ class Objective:
     def predict(self, params: Params, batch: Batch) -> jax.Array:
         """Returns the outputs for a batch of the loader, one per row."""
         raise TypeError(f"{type(self).__name__} makes no predictions")
-
-    @property
-    def compares_rows(self) -> bool:
-        """Returns whether the loss depends on all rows of a batch together.
-
-        With `accumulate_steps`, `row_outputs` is then called with some of the rows at a time, and `compare`
-        with the outputs of all of them.
-        """
-        return False
 
     def row_outputs(self, params: Params, batch: Batch, rngs: Rngs | None) -> Any:
         """Returns the outputs to compare, arrays with rows on axis 0; the arguments are as in `loss`."""

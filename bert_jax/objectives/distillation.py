@@ -212,22 +212,14 @@ class Distillation(Objective):
 
     If neither its own losses nor its logits have a factor, the student is an encoder without a head. Masked
     LM logits are compared at all tokens.
-
-    Attributes:
-        student: the objective of the student.
-        teacher: the same objective with the teacher's configuration and head.
-        factors: the factor of each loss: `TASK` (the student's own losses), `LOGITS`, and names in `STATES`.
-        temperature: the temperature for the comparison of logits.
-        layer_numbers: the teacher's layer for each layer of the student; see `teacher_layers`.
-        teacher_params: the teacher's parameters as nested arrays; None if only their shapes are known.
     """
 
     student: DistillableObjective
-    teacher: DistillableObjective
-    factors: Mapping[str, float]
-    temperature: float = 2.0
-    layer_numbers: tuple[int, ...] = ()
-    teacher_params: Params | None = None
+    teacher: DistillableObjective  # the same objective with the teacher's configuration and head
+    factors: Mapping[str, float]  # of `TASK` (the student's own losses), `LOGITS`, and names in `STATES`
+    temperature: float = 2.0  # for the comparison of logits
+    layer_numbers: tuple[int, ...] = ()  # see `teacher_layers`
+    teacher_params: Params | None = None  # None if only their shapes are known
 
     @property
     def config(self) -> EncoderConfig:

@@ -20,27 +20,16 @@ from bert_jax.objectives.masking import MaskingOptions, Vocabulary, mask_tokens,
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MaskedLM(Objective):
-    """The objective of BERT's pre-training. Next-sentence labels of -1 do not count in the loss.
-
-    Attributes:
-        config: configuration of the encoder.
-        vocabulary: the properties of the vocabulary that masking needs.
-        masking: the masks of training, and of evaluation unless `eval_masking` is set.
-        next_sentence: whether the records have next-sentence labels.
-        token_types: token types of A and B.
-        head: structure of the masked LM head.
-        next_sentence_head: whether the model has a next-sentence head and its pooler, and uses the labels.
-        eval_masking: the masks of evaluation.
-    """
+    """The objective of BERT's pre-training. Next-sentence labels of -1 do not count in the loss."""
 
     config: EncoderConfig
     vocabulary: Vocabulary
     masking: MaskingOptions
-    next_sentence: bool = True
-    token_types: tuple[int, int] = TYPES
+    next_sentence: bool = True  # whether the records have next-sentence labels
+    token_types: tuple[int, int] = TYPES  # of A and B
     head: MaskedLMHead = MASKED_LM
-    next_sentence_head: bool = True
-    eval_masking: MaskingOptions | None = None
+    next_sentence_head: bool = True  # whether the model has this head and its pooler, and uses the labels
+    eval_masking: MaskingOptions | None = None  # by default as in training
 
     @property
     def model(self) -> PretrainingModel:

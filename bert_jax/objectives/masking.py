@@ -46,27 +46,18 @@ _NGRAM_MAX_WORDS = 3
 class MaskingOptions:
     """How many tokens to predict, how they are chosen, and what replaces them.
 
-    Attributes:
-        prob: fraction of the tokens to predict.
-        strategy: the unit that is chosen, a key of `STRATEGIES`.
-        max_predictions: P, the static number of predictions of a row.
-        count: how the number of tokens to predict in a row is determined, an item of `COUNTS`.
-        replace: fractions of the chosen tokens that become [MASK], become a random token, and stay the same.
-        exclude_special: whether random tokens are never padding, [CLS], [SEP] or [UNK], as in fairseq.
-        never_chosen: special tokens that are never chosen, an item of `NEVER_CHOSEN`.
-        smoothing: a token is chosen with a probability proportional to (its count in the corpus)^-smoothing;
-            0 for equal probabilities. The strategy has to be "token".
-        copies: the number of different sets of masks per row in training, whose keys are in the batch; 0 for
-            new masks at every step.
+    With `smoothing`, the strategy "token" chooses a token with a probability proportional to (its count in
+    the corpus)^-smoothing. With `copies`, a row has that many different sets of masks in training, whose keys
+    are in the batch, and without it new masks at every step.
     """
 
-    prob: float = 0.15
-    strategy: str = "token"
-    max_predictions: int = 20
-    count: str = "google"
-    replace: tuple[float, float, float] = (0.8, 0.1, 0.1)
-    exclude_special: bool = False
-    never_chosen: str = "layout"
+    prob: float = 0.15  # fraction of the tokens to predict
+    strategy: str = "token"  # the unit that is chosen, a key of `STRATEGIES`
+    max_predictions: int = 20  # P, the static number of predictions of a row
+    count: str = "google"  # the rule for the number of tokens to predict in a row, an item of `COUNTS`
+    replace: tuple[float, float, float] = (0.8, 0.1, 0.1)  # become [MASK], become random, stay the same
+    exclude_special: bool = False  # random tokens are never padding, [CLS], [SEP] or [UNK], as in fairseq
+    never_chosen: str = "layout"  # an item of `NEVER_CHOSEN`
     smoothing: float = 0.0
     copies: int = 0
 
@@ -82,24 +73,15 @@ def parse_fractions(text: str, name: str) -> tuple[float, float, float]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """The properties of a vocabulary that masking needs.
-
-    Attributes:
-        size: number of tokens.
-        mask_id: id of [MASK].
-        special_ids: ids of padding and of the special tokens of a row's layout, such as [CLS] and [SEP].
-        is_continuation: bool [V], true for tokens that continue a word; needed unless the strategy is
-            "token".
-        other_special_ids: ids of the other special tokens, such as [UNK] and [MASK].
-        counts: int [V], the count of each token in the corpus; needed for `MaskingOptions.smoothing`.
-    """
+    """The properties of a vocabulary that masking needs."""
 
     size: int
     mask_id: int
-    special_ids: tuple[int, ...]
+    special_ids: tuple[int, ...]  # padding and the special tokens of a row's layout, such as [CLS] and [SEP]
+    # bool [V], true for tokens that continue a word; needed unless the strategy is "token"
     is_continuation: np.ndarray | None = None
-    other_special_ids: tuple[int, ...] = ()
-    counts: np.ndarray | None = None
+    other_special_ids: tuple[int, ...] = ()  # such as [UNK] and [MASK]
+    counts: np.ndarray | None = None  # int [V], in the corpus; needed for `MaskingOptions.smoothing`
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any, counts: np.ndarray | None = None) -> Vocabulary:

@@ -100,20 +100,12 @@ def sample(logits: jax.Array, uniform: jax.Array) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReplacedTokens(Objective):
-    """Trains a generator and a discriminator.
+    """Trains a generator and a discriminator."""
 
-    Attributes:
-        config: architecture of the discriminator.
-        generator: objective of the generator, which samples the masks; see `generator_config`.
-        weight: factor of the discriminator's loss (lambda in the paper).
-        sharing: "all" embeddings; "gdes", the word embeddings without their gradient; or "none".
-        head: structure of the discriminator's head.
-    """
-
-    config: EncoderConfig
-    generator: MaskedLM
-    weight: float = 50.0
-    sharing: str = "all"
+    config: EncoderConfig  # of the discriminator
+    generator: MaskedLM  # which samples the masks; see `generator_config`
+    weight: float = 50.0  # factor of the discriminator's loss (lambda in the paper)
+    sharing: str = "all"  # "all" embeddings; "gdes", the word embeddings without their gradient; or "none"
     head: ReplacedTokensHead = REPLACED_TOKENS
 
     @property

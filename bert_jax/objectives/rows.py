@@ -22,31 +22,21 @@ class RowObjective(Objective):
 
     Its loss is written once, in `criterion`: training calls it with logits, and evaluation calls it through
     `evaluation_loss` with the outputs of `predict`.
-
-    Attributes:
-        config: the configuration of the encoder.
-        loss_names: the name of the loss.
-        classifier: the structure of the model's head, which depends on the model family.
-        windows: whether rows are windows of longer texts, which are weighted by their `row_weights`.
-        token_types: token types of the first and of the second text.
-        choices: the number of consecutive rows that form one example.
-        may_be_packed: whether rows may hold several examples; see `bert_jax.tasks.rows.packing`.
-        may_differ: a regular expression for parameters that may be missing from a checkpoint or be extra in
-            it. Pre-training without next-sentence labels has no pooler.
     """
 
     config: EncoderConfig
     loss_names = ("task",)
-    classifier: ClassificationHead
-    windows: bool = False
-    token_types: tuple[int, int] = TYPES
-    choices: int = 1
-    may_be_packed = False
+    classifier: ClassificationHead  # which depends on the model family
+    windows: bool = False  # whether rows are windows of longer texts, weighted by their `row_weights`
+    token_types: tuple[int, int] = TYPES  # of the first and of the second text
+    choices: int = 1  # consecutive rows that form one example
+    may_be_packed = False  # whether rows may hold several examples; see `bert_jax.tasks.rows.packing`
+    # A regular expression for parameters that may be missing from a checkpoint or be extra in it, such as the
+    # pooler, which pre-training without next-sentence labels does not have.
     may_differ = "pooler/.*"
 
     @property
     def model(self) -> nn.Module:
-        """Returns the model."""
         raise NotImplementedError
 
     @property

@@ -185,7 +185,7 @@ def time_train_step(
     per_row, per_step = np.mean(sequences[_WARM_UP_STEPS:]) / rows, np.mean(tokens[_WARM_UP_STEPS:])
     row_flops = flops.row_flops(objective)(length, masked_lm.masking.max_predictions, round(per_row))
     device = mesh.devices.flat[0]
-    peak = flops.peak_flops(device, masked_lm.config.execution.dtype) * mesh.size
+    peak = flops.peak_flops(device, masked_lm.config.dtype) * mesh.size
     memory = step.memory_analysis()
 
     def rate(amount: float) -> dict[str, float]:

@@ -13,7 +13,7 @@ from bert_jax.convert import families, surgery
 from bert_jax.data import records
 from bert_jax.errors import UserError
 from bert_jax.io.wording import counted
-from bert_jax.models.config import ENCODER_FIELDS, EncoderConfig, from_dict
+from bert_jax.models.config import ENCODER_FIELDS, EXECUTION_FIELDS, EncoderConfig, from_dict
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.distillation import (
     DistillableObjective,
@@ -54,9 +54,8 @@ def add_distillation(
     student = cast(DistillableObjective, objective)
     factors = parse_scales(config.losses)
     teacher_config = _architecture(config.teacher, tokenizer, workdir)
-    teacher_config = teacher_config.replace(
-        execution=dataclasses.replace(student.config.execution, remat="none")
-    )
+    execution = {name: getattr(student.config, name) for name in EXECUTION_FIELDS}
+    teacher_config = teacher_config.replace(**execution | {"remat": "none"})
     family = families.of(teacher_config)
     if max_seq_length > teacher_config.max_seq_length:
         raise UserError(

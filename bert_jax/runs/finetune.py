@@ -133,7 +133,7 @@ def _open(config, directory, log, explicit, command_line, memory_limit, cleanup)
     workdir.open_run(run, fields.declared(config.task))
     workdir.copy_vocabulary(task.tokenizer.path)
     data = task.precompute(data, mesh, config, log)
-    dtype = task.model_config.execution.dtype
+    dtype = task.model_config.dtype
     costs = Costs.of_training(objective, mesh, dtype)
     best = None
     if "dev" in data:

@@ -72,7 +72,7 @@ def test_steps_with_masks_that_are_used_again_have_keys_of_their_rows(objective)
         config.model.model_type = "electra"
     config = pretrain_config.pretraining(config)
     rows = program.synthetic_rows(config, None)
-    assert rows.arrays["mask_keys"] == ((2,), "uint32")
+    assert rows.arrays["mask_keys"].shape == (1, 2)
     assert isinstance(program.TrainStep(config, rows, jax.devices()[:1]).compile(2), program.Compiled)
 
 
@@ -139,7 +139,7 @@ def test_the_fewest_parts_that_fit():
         def _compile(self, batch_size):
             parts = self.config.accumulate_steps
             compiled.append((batch_size, parts))
-            return program.Compiled("", {"total": self.argument_bytes(batch_size) + 3200 / parts}, 1.0)
+            return program.Compiled("", {"total": self.argument_bytes(batch_size) + 3200 / parts})
 
     def make(config):
         return Step(config, program.synthetic_rows(config, None), jax.devices()[:1], memory_limit=limit)
@@ -165,7 +165,7 @@ def test_the_text_of_an_estimate(result):
 def test_gpus_have_bounds_and_no_step_time(step, monkeypatch):
     hosts, gib = parse_topology("h100:8"), 2.0**30
     parts = ("parameters", "optimizer", "batch", "temporary", "program", "padding", "total")
-    compiled = program.Compiled(programs.GPU, dict.fromkeys(parts, gib), 1.0)
+    compiled = program.Compiled(programs.GPU, dict.fromkeys(parts, gib))
     monkeypatch.setattr(program.TrainStep, "compile", lambda self, rows: compiled)
     monkeypatch.setattr(step, "memory_limit", 0.75 * hosts.chip.hbm_bytes)
     result = measure.estimate(step, hosts)
@@ -175,10 +175,7 @@ def test_gpus_have_bounds_and_no_step_time(step, monkeypatch):
     assert bounds["products"] == pytest.approx(result["flops"]["matrix_per_chip"] / 494.5e12)
     assert bounds["memory"] == pytest.approx(result["hbm_traffic_bytes"] / 3.352e12)
     text = "\n".join(measure.lines(result))
-    assert (
-        "fits: 1.00 of 59.33 GiB per chip, 75% of 79.11" in text
-        and "the step time of GPUs is unknown" in text
-    )
+    assert "fits: 1.00 of 59.33 GiB per chip, 75% of 79.11" in text and "the step time is unknown" in text
 
 
 @pytest.mark.parametrize("capacity, largest", [(0, 0), (8, 8)])
@@ -186,7 +183,7 @@ def test_a_batch_that_does_not_fit(step, monkeypatch, capacity, largest):
     def compile_(self, rows):
         if rows > capacity:
             return device_memory.DoesNotFit(20 * 2**30, 15.75 * 2**30)
-        return program.Compiled("", {"total": 1.0}, 1.0)
+        return program.Compiled("", {"total": 1.0})
 
     monkeypatch.setattr(program.TrainStep, "compile", compile_)
     result = measure.estimate(step, EIGHT)
@@ -196,8 +193,8 @@ def test_a_batch_that_does_not_fit(step, monkeypatch, capacity, largest):
 
 
 @given(st.integers(0, 5000), st.integers(1, 5000))
-def test_the_largest_batch_is_found_to_an_eighth_in_few_compilations(capacity, start):
+def test_the_largest_batch_is_found_to_an_eighth_in_few_compilations(capacity, more):
     asked = []
-    found = measure.largest_fitting(lambda n: asked.append(n) or n <= capacity, start)
+    found = measure.largest_fitting(lambda n: asked.append(n) or n <= capacity, capacity + more)
     assert found <= capacity < found + 2 + found / 8
     assert len(asked) == len(set(asked)) <= 18

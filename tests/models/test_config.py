@@ -46,13 +46,13 @@ NEW_CPU = Target("cpu", "bfloat16")
 )
 def test_inference_computes_in_the_dtype_of_training_but_a_cpu_in_float32(trained, target, used):
     model = sizes.named("tiny", dtype=trained)
-    assert model.for_inference(target).execution.dtype == used
-    assert model.for_inference(target, "bfloat16").execution.dtype == "bfloat16"
+    assert model.for_inference(target).dtype == used
+    assert model.for_inference(target, "bfloat16").dtype == "bfloat16"
 
 
 def test_inference_chooses_the_kernels_of_its_own_device():
     model = sizes.named("tiny", attention="cudnn", attention_probs_dropout_prob=0.0, remat="full")
-    used = model.for_inference(CPU).execution
+    used = model.for_inference(CPU)
     assert (used.attention, used.remat, used.dtype) == ("auto", "none", "float32")
-    plain = sizes.named("tiny", attention="xla").for_inference(TPU).execution
+    plain = sizes.named("tiny", attention="xla").for_inference(TPU)
     assert plain.attention == "xla"

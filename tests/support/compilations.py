@@ -22,7 +22,7 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 from jax.experimental import topologies  # noqa: E402
 
-from bert_jax.models.config import EncoderConfig, Execution  # noqa: E402
+from bert_jax.models.config import EncoderConfig  # noqa: E402
 from bert_jax.objectives.classification import Classification  # noqa: E402
 from bert_jax.parallel import sharding  # noqa: E402
 from bert_jax.runs import benchmark  # noqa: E402
@@ -85,7 +85,7 @@ def lowered(name):
     model = EncoderConfig(
         vocab_size=1000, hidden_size=128, num_hidden_layers=6 if execution else 1, num_attention_heads=2,
         intermediate_size=256, max_position_embeddings=LENGTH, attention_probs_dropout_prob=dropout,
-        execution=Execution(dtype, **dict(*execution)),
+        dtype=dtype, **dict(*execution),
         position="disentangled" if name.startswith("disentangled") else "learned",
     )  # fmt: skip
     mesh = sharding.make_mesh(*sizes, devices=devices(sizes, slices=2 if "slices" in name else 1))

@@ -18,7 +18,7 @@ from support.tiny_tasks import configured
 import bert_jax
 from bert_jax import tasks
 from bert_jax.errors import UserError
-from bert_jax.models.config import EncoderConfig, Execution
+from bert_jax.models.config import EncoderConfig
 from bert_jax.runs import finetune
 from bert_jax.settings import config_fields
 from bert_jax.settings.finetune_config import FinetuneConfig
@@ -43,7 +43,7 @@ def note_reads(monkeypatch):
     named = {f"{name}.": part for name, part in vars(default).items() if dataclasses.is_dataclass(part)}
     parts = [(prefix, type(part)) for prefix, part in named.items()]
     parts += [("", FinetuneConfig), ("", base.TaskConfig), ("data.", base.DataConfig)]
-    for prefix, part in [*parts, ("model.", EncoderConfig), ("model.", Execution)]:
+    for prefix, part in [*parts, ("model.", EncoderConfig)]:
         monkeypatch.setattr(part, "__getattribute__", noting(part.__getattribute__, prefix, seen))
     return seen
 

@@ -179,30 +179,18 @@ def _for_each_block(heads, *works):
 
 @dataclasses.dataclass(frozen=True)
 class _Head:
-    """A head of a row: its index in the block of lanes, and its inputs.
-
-    Attributes:
-        place: index of the head in the step.
-        row: index of its row in the step.
-        number: index of the head in the block.
-        lanes: bool [1, 128], the lanes that belong to it.
-        seeds: as from `blocks.seeds_of`.
-        ids: int32 [1, L].
-        tables: both tables of the block.
-        terms: [L, L], the logits of keys and distances, which `write_terms` computes.
-        query: [L, 128], as are `key` and `value`.
-    """
+    """A head of a row and its inputs."""
 
     options: _Options
-    place: int
-    row: int
-    number: int
-    lanes: jax.Array
-    seeds: tuple[jax.Array, ...]
-    ids: jax.Array
-    tables: Sequence[Any]
-    terms: Any
-    query: jax.Array
+    place: int  # index of the head in the step
+    row: int  # index of its row in the step
+    number: int  # index of the head in the block of lanes
+    lanes: jax.Array  # bool [1, 128], the lanes that belong to it
+    seeds: tuple[jax.Array, ...]  # as from `blocks.seeds_of`
+    ids: jax.Array  # int32 [1, L]
+    tables: Sequence[Any]  # both tables of the block
+    terms: Any  # [L, L], the logits of keys and distances, which `write_terms` computes
+    query: jax.Array  # [L, 128]
     key: jax.Array
     value: jax.Array
 

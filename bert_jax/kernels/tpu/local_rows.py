@@ -44,21 +44,15 @@ _NOWHERE = -1
 class Segments:
     """Segments of equal size.
 
-    Attributes:
-        size: tokens of a segment, a multiple of 128.
-        count: segments of a row.
-        halo: tokens before a segment and after it that its tokens may attend to, rounded up to a divisor of
-            `size`; 0 if the row has one segment.
-        block: queries of a block.
-        reach: tokens before and after a block of queries that they may attend to, rounded up to a multiple
-            of 64.
+    The tokens of a segment may attend to `halo` tokens before it and after it, rounded up to a divisor of
+    `size`, and a block of queries to `reach` tokens, rounded up to a multiple of 64.
     """
 
-    size: int
-    count: int
-    halo: int
+    size: int  # tokens of a segment, a multiple of 128
+    count: int  # segments of a row
+    halo: int  # 0 if the row has one segment
     reach: int
-    block: int
+    block: int  # queries of a block
 
     @property
     def extended(self) -> int:

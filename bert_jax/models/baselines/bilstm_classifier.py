@@ -41,9 +41,6 @@ class _Words(Module):
     def setup(self):
         self.embeddings = _Embeddings(self.config)
 
-    def __call__(self, input_ids):
-        return self.embeddings(input_ids)
-
 
 class _Dense(Module):
     """tanh(W x + b)."""
@@ -126,7 +123,7 @@ class BilstmClassifier(Module):
         mask = sequence_ids > 0
         for token in self.skipped_ids:
             mask &= input_ids != token
-        x = self.lstm(self.encoder(input_ids), mask, sequence_ids, token_type_ids, deterministic)
+        x = self.lstm(self.encoder.embeddings(input_ids), mask, sequence_ids, token_type_ids, deterministic)
         members = members_of(sequence_ids, cls_positions) & mask[:, None]
         first = token_type_ids[:, None] == 0
         u = highest_of(x, members & first if self.pairs else members)

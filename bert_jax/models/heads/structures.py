@@ -12,23 +12,14 @@ from bert_jax.models.config import HEAD_FIELDS, EncoderConfig
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLMHead:
-    """Structure of the masked LM head; the defaults are BERT's.
+    """Structure of the masked LM head; the defaults are BERT's."""
 
-    Attributes:
-        transform: whether the head has a dense layer from H to E with an activation.
-        transform_bias: whether that layer has a bias.
-        activation: a name in `layers.ACTIVATIONS`; None for `hidden_act`.
-        norm: whether a norm follows.
-        decoder_bias: whether the logits have a bias.
-        tied: whether the output matrix is the word embeddings, or else a separate parameter of the head.
-    """
-
-    transform: bool = True
+    transform: bool = True  # whether the head has a dense layer from H to E with an activation
     transform_bias: bool = True
-    activation: str | None = None
-    norm: bool = True
-    decoder_bias: bool = True
-    tied: bool = True
+    activation: str | None = None  # a name in `layers.ACTIVATIONS`; None for `hidden_act`
+    norm: bool = True  # after the activation
+    decoder_bias: bool = True  # of the logits
+    tied: bool = True  # whether the output matrix is the word embeddings, or else a parameter of the head
 
     @property
     def has_parameters(self) -> bool:
@@ -64,11 +55,9 @@ class Rate:
     field: str = ""
 
     def of(self, config: EncoderConfig) -> float:
-        """Returns the rate for an encoder."""
         configured = getattr(config, self.field) if self.field else None
-        if configured is not None:
-            return configured
-        return config.hidden_dropout_prob if self.default is None else self.default
+        rates = (configured, self.default, config.hidden_dropout_prob)
+        return next(rate for rate in rates if rate is not None)
 
 
 NO_DROPOUT, HIDDEN_DROPOUT = Rate(0.0), Rate()
@@ -79,34 +68,22 @@ CLASSIFIER_DROPOUT = Rate(field="classifier_dropout")
 class ClassificationHead:
     """Structure of a classification head: pooling, dropout, dense, activation, norm, dropout, dense.
 
-    The defaults describe BERT's text classifier (paper, section 4.1). A BiLSTM may come first.
-
-    Attributes:
-        pooling: a name in `POOLINGS`: "cls", "mean" or "max" over the tokens of each sequence, its "last"
-            token, or "none", which gives logits for every token.
-        drop_in, drop_out: dropout rates before the dense layer and before the output layer.
-        dense: "pooler" uses the pooler's dense layer, which pre-training may have trained; "head" uses a
-            separate one; "none" has no dense layer.
-        dense_bias: whether the dense layer has a bias.
-        activation: activation after it, a name in `layers.ACTIVATIONS`.
-        norm: whether a norm follows.
-        out_bias: whether the logits have a bias.
-        name: name of the output layer's parameters.
-        lstm_layers: layers of the BiLSTM between the encoder and the pooling; 0 for none.
-        lstm_size: features of each direction of the BiLSTM.
+    The defaults describe BERT's text classifier (paper, section 4.1). A BiLSTM may come first. `dense`
+    "pooler" uses the pooler's dense layer, which pre-training may have trained; "head" uses a separate one;
+    "none" has no dense layer.
     """
 
-    pooling: str = "cls"
-    drop_in: Rate = NO_DROPOUT
+    pooling: str = "cls"  # a name in `POOLINGS`; "none" gives logits for every token
+    drop_in: Rate = NO_DROPOUT  # before the dense layer
     dense: str = "pooler"
     dense_bias: bool = True
-    activation: str = "tanh"
-    norm: bool = False
-    drop_out: Rate = CLASSIFIER_DROPOUT
+    activation: str = "tanh"  # after it, a name in `layers.ACTIVATIONS`
+    norm: bool = False  # after the activation
+    drop_out: Rate = CLASSIFIER_DROPOUT  # before the output layer
     out_bias: bool = True
-    name: str = "classifier"
-    lstm_layers: int = 0
-    lstm_size: int = 768
+    name: str = "classifier"  # of the output layer's parameters
+    lstm_layers: int = 0  # of the BiLSTM between the encoder and the pooling
+    lstm_size: int = 768  # features of each direction
 
     def with_lstm(self, size: int) -> ClassificationHead:
         """Returns the head with two BiLSTM layers, and with no dense layer between pooling and outputs.
@@ -138,7 +115,6 @@ class ClassificationHead:
 
     @property
     def rates(self) -> tuple[Rate, ...]:
-        """Returns the dropout rates of the head."""
         return self.drop_in, self.drop_out
 
     @property

@@ -48,10 +48,7 @@ class TextGroups(TextObjective):
     group: int = 2
     temperature: float = 1.0
     symmetric: bool = False
-
-    @property
-    def compares_rows(self) -> bool:
-        return True
+    compares_rows = True
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         return {"task": jnp.sum(self.by_group("weights", batch)[:, 0])}
