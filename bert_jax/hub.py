@@ -20,15 +20,14 @@ from bert_jax.io import files
 
 with epy.lazy_imports():
     import huggingface_hub
-    from huggingface_hub import utils as hub_utils
 
 # "org/name", or only the name for the first models on the hub, such as "bert-base-uncased"; then a branch, a
 # tag or a commit.
 _NAME = re.compile(r"(?P<name>(?:\w[\w.-]*/)?\w[\w.-]*)(?:@(?P<revision>[\w./-]+))?")
 
 # Weights of other frameworks are not downloaded, and files that are programs or pickles are never read.
-_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
-_OTHER_FILES = ["onnx/*", "openvino/*", "coreml/*", "checkpoint-*", "runs/*"]
+_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
+_OTHER_FILES = ("onnx/*", "openvino/*", "coreml/*", "checkpoint-*", "runs/*")
 
 
 def is_name(path: files.PathLike) -> bool:
@@ -41,36 +40,30 @@ def local_path(path: files.PathLike) -> files.PathLike:
     return _download(os.fspath(path)) if is_name(path) else path
 
 
-@functools.cache
-def _bar() -> type:
-    """Returns the hub's progress bar, which is shown after a second and not for cached files."""
-
-    class Bar(hub_utils.tqdm):
-        def __init__(self, *args, **options):
-            super().__init__(*args, **{"delay": 1, **options})
-
-    return Bar
-
-
-@functools.cache  # so that all files of a model come from one commit
 def _download(path: str) -> str:
     matched = _NAME.fullmatch(path)
     assert matched
+    return _snapshot(path, "model", matched["name"], matched["revision"], _FILES, _OTHER_FILES)
+
+
+@functools.cache  # so that all files of a model come from one commit
+def _snapshot(
+    shown: str,
+    kind: str,
+    name: str,
+    revision: str | None,
+    patterns: tuple[str, ...],
+    ignored: tuple[str, ...] = (),
+) -> str:
+    """Returns the folder of the files that match patterns, downloaded if needed."""
+    options = {"allow_patterns": list(patterns), "ignore_patterns": list(ignored)}
     try:
-        return huggingface_hub.snapshot_download(
-            matched["name"],
-            revision=matched["revision"],
-            allow_patterns=_FILES,
-            ignore_patterns=_OTHER_FILES,
-            tqdm_class=_bar(),
-        )
+        return huggingface_hub.snapshot_download(name, repo_type=kind, revision=revision, **options)
     except Exception as error:  # errors of huggingface_hub, of its HTTP library, or of the network
-        raise _not_loaded(path, error) from error
-
-
-def _not_loaded(path: str, error: Exception) -> UserError:
-    reason = " ".join(str(error).split())[:300]
-    return UserError(f"{path}: no such path, and it cannot be loaded from the Hugging Face hub ({reason})")
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(
+            f"{shown}: no such path, and it cannot be loaded from the Hugging Face hub ({reason})"
+        ) from error
 
 
 # Data sets
@@ -207,25 +200,13 @@ def _patterns(shown: str, name: str, config: str, revision: str | None) -> dict[
     }
 
 
-@functools.cache
-def _snapshot_folder(name: str, revision: str | None, patterns: tuple[str, ...]) -> str:
-    return huggingface_hub.snapshot_download(
-        name,
-        repo_type="dataset",
-        revision=revision,
-        allow_patterns=list(patterns),
-        tqdm_class=_bar(),
-    )
-
-
 def _data_snapshot(shown: str, name: str, revision: str | None, patterns: list[str]) -> list[str]:
     """Returns the files of a data set that match patterns, downloaded if needed."""
     try:
-        folder = _snapshot_folder(name, revision, tuple(patterns))
-    except Exception as error:  # as in `_download`
+        root = Path(_snapshot(shown, "dataset", name, revision, tuple(patterns)))
+    except UserError as error:
         missing = huggingface_hub.errors.RevisionNotFoundError
-        if revision == _PARQUET_BRANCH and isinstance(error, missing):
+        if revision == _PARQUET_BRANCH and isinstance(error.__cause__, missing):
             return []
-        raise _not_loaded(shown, error) from error
-    root = Path(folder)
+        raise
     return sorted({str(path) for pattern in patterns for path in root.glob(pattern)})

@@ -1,19 +1,17 @@
-"""Models by their hub names, downloaded from a local server that implements the hub's API."""
+"""Models and data sets by their names on the hub."""
 
 import os
-import subprocess
-import sys
 
 import pytest
-from support import hub_server
+from support import hub_folders
 
 from bert_jax import hub
 from bert_jax.errors import UserError
 
-NAME, WEIGHTS = "org/tiny", "0_Transformer/model.safetensors"
+NAME = "org/tiny"
 FILES = {
     "config.json": b'{"model_type": "bert"}',
-    WEIGHTS: b"8 bytes.",
+    "model.safetensors": b"8 bytes.",
     "pytorch_model.bin": b"pickle",
     "vocab.txt": b"[PAD]\n",
     "onnx/config.json": b"{}",
@@ -28,59 +26,24 @@ def write(folder, contents):
 
 
 @pytest.fixture
-def server(tmp_path):
+def folders(tmp_path, monkeypatch):
     write(tmp_path / "hub" / NAME, FILES)
-    with hub_server.serving(tmp_path / "hub") as served:
-        yield served
+    yield hub_folders.use(tmp_path / "hub", tmp_path / "cache", monkeypatch)
+    hub._snapshot.cache_clear()
 
 
-def resolve(server, tmp_path, name, **variables):
-    """Returns the output of a process for a name; the cache is empty or has files of earlier calls."""
-    code = (
-        "import sys; from bert_jax import errors, hub\n"
-        "try: print(hub.local_path(sys.argv[1]))\n"
-        "except errors.UserError as error: sys.exit(f'{error}')"
-    )
-    environment = {
-        **os.environ, "HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0",
-        **variables,
-    }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-c", code, name], env=environment, cwd=tmp_path, capture_output=True, text=True
-    )
-    return (done.stdout if done.returncode == 0 else done.stderr).splitlines()[-1]
-
-
-def test_a_model_is_downloaded_once_without_weights_of_other_frameworks(server, tmp_path):
-    folder = resolve(server, tmp_path, NAME)
-    found = {os.path.relpath(os.path.join(at, x), folder) for at, _, names in os.walk(folder) for x in names}
-    assert found == {"config.json", WEIGHTS, "vocab.txt", "1_Pooling/config.json"}
-    commit = server.commit(server.root / NAME)
-    assert os.path.basename(folder) == commit
-    before = len(server.requests)
-    assert resolve(server, tmp_path, f"{NAME}@{commit}") == folder
-    assert not any("resolve" in path for path in server.requests[before:])
-    assert resolve(server, tmp_path, NAME, HF_HUB_OFFLINE="1") == folder
-
-
-def test_files_that_the_cache_has_show_no_progress_bar(capsys):
-    with hub._bar()(total=1, disable=False) as bar:
-        bar.update()
-    assert not capsys.readouterr().err
-
-
-def test_a_download_that_was_cut_off_resumes(server, tmp_path):
-    server.stop_after = 30
-    assert NAME in resolve(server, tmp_path, NAME)
-    assert "cache" in resolve(server, tmp_path, NAME, HF_HUB_OFFLINE="1")
-    server.stop_after = 0
-    folder = resolve(server, tmp_path, NAME)
-    assert (tmp_path / folder / WEIGHTS).read_bytes() == FILES[WEIGHTS]
+def test_a_model_is_downloaded_once_without_weights_of_other_frameworks(folders):
+    commit = folders.commit(folders.root / NAME)
+    folder = hub.local_path(NAME)
+    assert os.path.basename(folder) == commit and hub.local_path(f"{NAME}@{commit}") == folder
+    left_out = {"pytorch_model.bin", "onnx/config.json"}
+    assert sorted(folders.downloaded) == sorted(FILES.keys() - left_out)
 
 
 @pytest.mark.parametrize("name", ["org/none", "none", f"{NAME}@v9"])
-def test_one_line_says_what_is_missing(server, tmp_path, name):
-    assert resolve(server, tmp_path, name).startswith(f"{name}: ")
+def test_one_line_says_what_is_missing(folders, name):
+    with pytest.raises(UserError, match=f"^{name}: "):
+        hub.local_path(name)
 
 
 def test_a_folder_of_the_same_name_is_preferred(tmp_path, monkeypatch):
@@ -113,28 +76,18 @@ configs:
 
 
 @pytest.fixture
-def data_server(tmp_path):
+def data_sets(folders):
+    root = folders.root / "datasets"
     tables = ("mrpc/train-0-of-2.parquet", "mrpc/train-1-of-2.parquet", "mrpc/validation-0.parquet")
     glue = {"README.md": CARD.encode(), **{name: name.encode() for name in tables}}
-    write(tmp_path / "hub" / "datasets" / "org" / "glue", glue)
-    write(
-        tmp_path / "hub" / "datasets" / "org" / "plain",
-        {"data/train-0.parquet": b"x", "data/test.parquet": b"y"},
-    )
-    write(tmp_path / "hub" / "datasets" / "script", {"script.py": b""})
-    write(tmp_path / "hub" / "datasets" / "many", {"many.py": b""})
+    write(root / "org" / "glue", glue)
+    write(root / "org" / "plain", {"data/train-0.parquet": b"x", "data/test.parquet": b"y"})
+    write(root / "script", {"script.py": b""})
+    write(root / "many", {"many.py": b""})
     two = {"a/train/0000.parquet": b"a", "b/train/0000.parquet": b"b", "b/validation/0000.parquet": b"c"}
-    write(tmp_path / "hub" / "datasets" / "many@parquet", two)
-    write(tmp_path / "hub" / "datasets" / "script@parquet", {"script/train/0000.parquet": b"z"})
-    with hub_server.serving(tmp_path / "hub") as served:
-        yield served
-
-
-@pytest.fixture
-def from_server(data_server, tmp_path, monkeypatch):
-    hub_server.use(data_server, tmp_path / "cache", monkeypatch)
-    yield data_server
-    hub._snapshot_folder.cache_clear()
+    write(root / "many@parquet", two)
+    write(root / "script@parquet", {"script/train/0000.parquet": b"z"})
+    return folders
 
 
 @pytest.mark.parametrize(
@@ -148,11 +101,10 @@ def from_server(data_server, tmp_path, monkeypatch):
         ("hf:many:b", "train", ["b/train/0000.parquet"]),
     ],
 )
-def test_the_parquet_files_of_a_split_are_downloaded(from_server, name, split, expected):
+def test_the_parquet_files_of_a_split_are_downloaded(data_sets, name, split, expected):
     found = hub.data_files(name, split)
     assert [path.partition("/snapshots/")[2].partition("/")[2] for path in found] == expected
-    downloaded = {path.partition("/resolve/")[2].partition("/")[2] for path in from_server.requests}
-    assert downloaded - {"", "README.md"} == set(expected)
+    assert set(data_sets.downloaded) - {"README.md"} == set(expected)
 
 
 @pytest.mark.parametrize(
@@ -168,6 +120,6 @@ def test_the_parquet_files_of_a_split_are_downloaded(from_server, name, split, e
         ("hf:a/b/c", "train", "ORG/NAME"),
     ],
 )
-def test_a_missing_split_is_one_line(from_server, name, split, expected):
+def test_a_missing_split_is_one_line(data_sets, name, split, expected):
     with pytest.raises(UserError, match=expected):
         hub.data_files(name, split)

@@ -6,7 +6,7 @@ import shutil
 import pyarrow
 import pytest
 from pyarrow import parquet
-from support import hub_server
+from support import hub_folders
 
 from bert_jax import cli, hub
 from bert_jax.inference import text_files
@@ -85,10 +85,8 @@ def served(tmp_path, monkeypatch):
         described = "".join(CONFIG.format(config=config, split=evaluation) for config in configs)
         (root / "datasets" / name / "README.md").write_text(f"---\nconfigs:\n{described}---\n")
     (root / "datasets" / "eriktks" / "conll2003").mkdir()
-    with hub_server.serving(root) as server:
-        hub_server.use(server, tmp_path / "cache", monkeypatch)
-        yield server
-    hub._snapshot_folder.cache_clear()
+    yield hub_folders.use(root, tmp_path / "cache", monkeypatch)
+    hub._snapshot.cache_clear()
 
 
 @pytest.mark.parametrize(
