@@ -21,10 +21,7 @@ from bert_jax.errors import Preempted, Terminated, hide_secrets
 RESUMABLE = ("demo", "data", "pretrain", "finetune", "sweep")
 
 _OUTSIDE_PYTHON_SECONDS = 2.0  # delay before a process that does not return to Python is ended
-_LATER_SECONDS = 0.01  # delay before the exception is raised if it would be swallowed now
-# Functions in which an exception is printed and then ignored, because Python or JAX calls them internally.
-_SWALLOWING = ("__del__", "_xla_gc_callback")
-_CLEANING_SECONDS = 10.0  # delay before a process that is cleaning up is ended
+_CLEANING_SECONDS = 10.0  # delay before a process that is cleaning up, or ignores the exception, is ended
 
 EXIT_CODES = {Preempted: 3, Terminated: 143, KeyboardInterrupt: 130}
 
@@ -141,10 +138,6 @@ def _end(number, frame) -> None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             # Extension modules print an exception that interrupts their import and raise another one.
             _print_and_leave(number)
-        if frame.f_code.co_name in _SWALLOWING:
-            signal.signal(signal.SIGALRM, lambda _, frame: _end(number, frame))
-            signal.setitimer(signal.ITIMER_REAL, _LATER_SECONDS)
-            return
         frame = frame.f_back
     raise stop_of(number)
 

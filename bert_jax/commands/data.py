@@ -73,7 +73,7 @@ def summary(manifest: dict[str, Any]) -> list[str]:
             f"{name}: {counted(split['rows'], 'row')} of {manifest['max_seq_length']} tokens, "
             f"{split['fill']:.2%} full; {counted(split['sequences'], 'sequence')} of "
             f"{counted(split['documents'], 'document')}, {split['tokens']:,} tokens, "
-            f"{_second_segments(manifest, split)}{counted(len(split['files']), 'file')}, {wording.size(size)}"
+            f"{counted(len(split['files']), 'file')}, {wording.size(size)}"
         )
     for name, of in manifest.get("languages", {}).items():
         written = manifest["splits"]["train"]["languages"][name]
@@ -86,25 +86,7 @@ def summary(manifest: dict[str, Any]) -> list[str]:
         f"text: {counted(text['documents'], 'document')}, {counted(text['sentences'], 'sentence')}, "
         f"{text['tokens']:,} tokens, {text['unknown_tokens'] / text['tokens']:.3%} [UNK]"
     )
-    if rules := _rules(manifest):
-        lines.append(f"sentences: split by the rules of {rules}")
     return lines
-
-
-def _rules(manifest: dict[str, Any]) -> str:
-    """Returns the languages whose rules split the paragraphs; "" if the default rules split all text."""
-    rules = manifest.get("sentence_language", "")
-    if isinstance(rules, dict):
-        return ", ".join(f"{code} for {name}" for name, code in rules.items())
-    lines = readers.FORMATS[manifest["input_format"]].sentence_lines and "text_field" not in manifest
-    return rules or ("en" if "languages" in manifest and not lines else "")
-
-
-def _second_segments(manifest: dict[str, Any], split: dict[str, Any]) -> str:
-    names = {"next": "random next; ", "sop": "swapped; "}
-    if manifest["nsp"] not in names:
-        return ""
-    return f"{split['random_next_share']:.1%} {names[manifest['nsp']]}"
 
 
 def warnings(manifest: dict[str, Any]) -> list[str]:

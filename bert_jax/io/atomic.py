@@ -11,9 +11,9 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO
 
-from bert_jax.io import files, fonts, scratch
+from bert_jax.io import files, scratch
 
 _NAME_BYTES = 150  # of the final name in the temporary one; a name has at most 255 bytes
 
@@ -103,13 +103,6 @@ def write_file(path: files.PathLike, content: bytes, sync: bool = True) -> None:
 def write_text(path: files.PathLike, content: str, sync: bool = True) -> None:
     """The same for a text in UTF-8; bytes of a file name that are not UTF-8 are escaped by backslashes."""
     write_file(path, content.encode(errors="backslashreplace"), sync)
-
-
-def save_figure(figure: Any, path: files.PathLike, dpi: int) -> None:
-    """Writes a matplotlib figure in the format that the suffix of `path` names, and creates its directory."""
-    picture = fonts.render(figure, format=files.suffix(path).removeprefix("."), dpi=dpi)
-    files.make_directory(files.parent(path))
-    write_file(path, picture)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,6 @@ with epy.lazy_imports():
     import rich.progress as rich_progress
 
 _SECONDS_BETWEEN_LINES = 10.0
-_SECONDS_BETWEEN_UPDATES = 0.1  # limits bar updates, since a unit may be as small as a word
 
 
 class Progress:
@@ -37,7 +36,7 @@ class Progress:
         self._stage, self._unit, self._scale = stage, unit, scale
         self._total = None if total is None else total * scale
         self._done = 0.0
-        self._started = self._updated = time.monotonic()
+        self._started = self._printed = time.monotonic()
         if shows_bars(self._stream):
             self._bars = make_bars(self._stream)
             self._bars.start()
@@ -49,15 +48,12 @@ class Progress:
 
     def at(self, done: float) -> None:
         """Reports the number of units done so far."""
-        self._done = done
-        now = time.monotonic()
-        if now - self._updated < (_SECONDS_BETWEEN_UPDATES if self._bars else _SECONDS_BETWEEN_LINES):
-            return
-        self._updated = now
+        self._done, shown, now = done, done * self._scale, time.monotonic()
         if self._bars:
-            self._bars.update(self._task, completed=done * self._scale)
+            self._bars.update(self._task, completed=shown)
+        if self._bars or now - self._printed < _SECONDS_BETWEEN_LINES:
             return
-        shown, rate = done * self._scale, done * self._scale / (now - self._started)
+        self._printed, rate = now, shown / (now - self._started)
         line = f"{amount(self._stage, shown, self._total, self._unit)}, {wording.rate(rate)} {self._unit}/s"
         left = f", {clock((self._total - shown) / rate)} left" if self._total and rate else ""
         print(line + left, file=self._stream, flush=True)
@@ -65,7 +61,6 @@ class Progress:
     def close(self) -> None:
         """Ends the stage and leaves the bar in its current state."""
         if self._bars:
-            self._bars.update(self._task, completed=self._done * self._scale)
             self._bars.stop()
             self._bars = None
 

@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, checks
+from bert_jax.io import checks
 from bert_jax.plots import figures
 
 _MOST_LABELS = 72  # number of tokens above which the labels of a grid would be unreadable
@@ -59,8 +59,8 @@ def plot_attention(
         f"{what} {numbers[0]}" if len(numbers) == 1 else f"{what}s {numbers[0]} to {numbers[-1]}"
         for what, numbers in (("layer", layers), ("head", heads))
     )
-    figure.suptitle(f"{title}\n{where}" if title else where, fontsize=11, parse_math=False)
-    atomic.save_figure(figure, output, dpi=150)
+    figure.suptitle(f"{title}\n{where}" if title else where, fontsize=11)
+    figures.save(figure, output)
 
 
 def _draw_thumbnails(maps, layers, heads):
@@ -90,7 +90,6 @@ def _draw_squares(maps, layers, heads):
     columns = min(_COLUMNS, len(squares))
     inches = max(2.4 if len(squares) > 1 else 4.5, 0.125 * tokens) if labeled else 2.6
     figure, axes = figures.grid(len(squares), columns, (inches, inches), (1.6, 1.2))
-    style = dict(fontsize=_LABEL_SIZE, parse_math=False)  # dollar signs in a token do not mark a formula
     for place, (axis, (i, j)) in enumerate(zip(axes, squares, strict=True)):
         image = axis.imshow(maps.weights[i - 1, j - 1], **_COLORS)
         axis.set_xticks([])
@@ -100,9 +99,9 @@ def _draw_squares(maps, layers, heads):
             for draw in (axis.axhline, axis.axvline):
                 draw(maps.first_length - 0.5, color="#D55E00", linewidth=0.6)
         if labeled and place % columns == 0:
-            axis.set_yticks(range(tokens), maps.tokens, **style)
+            axis.set_yticks(range(tokens), maps.tokens, fontsize=_LABEL_SIZE)
         if labeled and place < columns:
-            axis.set_xticks(range(tokens), maps.tokens, rotation=90, **style)
+            axis.set_xticks(range(tokens), maps.tokens, rotation=90, fontsize=_LABEL_SIZE)
             axis.xaxis.tick_top()
         if len(squares) > 1:
             axis.set_title(f"head {j}" if len(layers) == 1 else f"layer {i}", fontsize=9)

@@ -9,13 +9,11 @@ import numpy as np
 from etils import epy
 
 from bert_jax.errors import UserError
-from bert_jax.io import atomic, checks
+from bert_jax.io import checks
 from bert_jax.plots import figures
 
 with epy.lazy_imports():  # matplotlib takes a second to import
     from matplotlib import ticker
-
-DPI = 150
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +70,7 @@ def series(rows: Iterable[dict], kind: str, name: str) -> tuple[np.ndarray, np.n
 def plot_metrics(runs: Mapping[str, list[dict]], output: str, title: str = "") -> None:
     """Draws the metrics of runs into a PNG, PDF or SVG file; see `draw_metrics`."""
     checks.check_output_file(output, checks.PICTURES)
-    atomic.save_figure(draw_metrics(runs, title), output, DPI)
+    figures.save(draw_metrics(runs, title), output)
 
 
 def draw_metrics(runs: Mapping[str, list[dict]], title: str = "") -> Any:

@@ -1,11 +1,21 @@
 """Shared by all plots: figures without pyplot, so that the caller's backend is not changed, and colors."""
 
+import io
+import warnings
 from typing import Any
 
 from etils import epy
 
+from bert_jax.io import atomic, files
+
 with epy.lazy_imports():  # matplotlib takes a second to import
+    import matplotlib
     from matplotlib import figure as matplotlib_figure
+    from matplotlib import font_manager, text
+
+DPI = 150
+# Fonts that together cover most scripts: from Debian's fonts-noto-*, macOS and others.
+_FALLBACKS = ("Noto Sans", "Arial Unicode", "WenQuanYi", "Droid Sans Fallback", "Unifont")
 
 # Color-blind safe (Okabe and Ito).
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -34,3 +44,27 @@ def describe(axis: Any, title: str, x_label: str) -> None:
     axis.set_title(title, fontsize=11, loc="left")
     axis.set_xlabel(x_label)
     axis.spines[["top", "right"]].set_visible(False)
+
+
+def render(figure: Any, suffix: str) -> bytes:
+    """Returns a figure as a picture; characters that the font lacks are drawn in other installed fonts."""
+    texts = figure.findobj(text.Text)
+    families = matplotlib.rcParams["font.family"]
+    if not all(part.get_text().isascii() for part in texts):
+        installed = sorted({entry.name for entry in font_manager.fontManager.ttflist})
+        families = [*families, *(name for name in installed if name.startswith(_FALLBACKS))]
+    for part in texts:
+        part.set_fontfamily(families)
+        part.set_parse_math(False)  # dollar signs in names and texts stand for themselves
+    picture = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure.savefig(picture, format=suffix.removeprefix("."), dpi=DPI)
+    return picture.getvalue()
+
+
+def save(figure: Any, path: str) -> None:
+    """Writes a figure in the format that the suffix of `path` names, and creates its directory."""
+    picture = render(figure, files.suffix(path))
+    files.make_directory(files.parent(path))
+    atomic.write_file(path, picture)

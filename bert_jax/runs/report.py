@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bert_jax.errors import UserError, hide_secrets
-from bert_jax.io import files, fonts
-from bert_jax.plots import curves
+from bert_jax.io import files
+from bert_jax.plots import curves, figures
 from bert_jax.settings import config_fields
 from bert_jax.tasks.predictions import ERRORS_FILE
 from bert_jax.training.evaluators import read_best
@@ -80,7 +80,7 @@ def _curves(directory: str, rows: list[dict]) -> list[str]:
         figure = curves.draw_metrics({files.name(directory): rows})
     except UserError:  # nothing to plot
         return []
-    svg = fonts.render(figure, format="svg", dpi=curves.DPI).decode()
+    svg = figures.render(figure, "svg").decode()
     return ["<h2>Curves</h2>", svg[svg.index("<svg") :]]
 
 
