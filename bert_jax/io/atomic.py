@@ -1,12 +1,11 @@
 """Writes files atomically: under a temporary name, flushed to the disk, then renamed.
 
-A process that is killed may leave NAME.tmp-* behind, which can be deleted.
+A process that is killed may leave NAME.tmp-* or .bert_jax-* behind, which can be deleted.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import uuid
@@ -14,8 +13,6 @@ from collections.abc import Iterator
 from typing import IO
 
 from bert_jax.io import files, scratch
-
-_NAME_BYTES = 150  # of the final name in the temporary one; a name has at most 255 bytes
 
 
 @contextlib.contextmanager
@@ -39,7 +36,7 @@ def replace_file(path: files.PathLike, sync: bool = True) -> Iterator[IO[bytes]]
             yield file
         return
     target = os.path.realpath(path)
-    temporary = _unique(target, ".tmp-")
+    temporary = f"{target}.tmp-{uuid.uuid4().hex}"
     try:
         with open(temporary, "wb", buffering=1 << 20) as file:
             yield file
@@ -60,14 +57,6 @@ def replace_file(path: files.PathLike, sync: bool = True) -> Iterator[IO[bytes]]
 def is_written_in_place(path: str) -> bool:
     """Returns True for a device or a pipe, which `replace_file` writes to directly."""
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
-
-
-def _unique(path: str, infix: str) -> str:
-    return os.path.join(os.path.dirname(path), f"{_beginning(path)}{infix}{uuid.uuid4().hex}")
-
-
-def _beginning(path: str) -> str:
-    return os.fsencode(os.path.basename(path))[:_NAME_BYTES].decode(errors="ignore")
 
 
 def sync_tree(path: files.PathLike) -> None:
@@ -131,10 +120,8 @@ def replace_directory(path: files.PathLike) -> Iterator[str]:
         return
     folder = os.path.dirname(path)
     files.make_directory(folder)
-    prefix = f".bert_jax-{_beginning(path)}-"
-    _remove_abandoned(folder, prefix)
-    with scratch.directory(folder, prefix) as temporary, _locked(temporary):
-        made, replaced = os.path.join(temporary, "new"), _unique(path, ".replaced-")
+    with scratch.directory(folder) as temporary:
+        made, replaced = os.path.join(temporary, "new"), f"{path}.replaced-{uuid.uuid4().hex}"
         os.mkdir(made)
         yield made
         with contextlib.ExitStack() as undo:
@@ -145,29 +132,6 @@ def replace_directory(path: files.PathLike) -> Iterator[str]:
             undo.pop_all()
         shutil.rmtree(replaced, ignore_errors=True)
         _sync(folder)
-
-
-@contextlib.contextmanager
-def _locked(folder: str) -> Iterator[bool]:
-    """Yields True if a directory could be locked. The lock ends with the block or the process."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_locked = True
-        except OSError:  # Another process holds it, or the file system has no locks.
-            is_locked = False
-        yield is_locked
-    finally:
-        os.close(descriptor)
-
-
-def _remove_abandoned(folder: str, prefix: str) -> None:
-    """Removes the temporary directories of processes that were killed while they made the same output."""
-    for name in filter(lambda name: name.startswith(prefix), files.names(folder)):
-        with contextlib.suppress(OSError), _locked(path := os.path.join(folder, name)) as is_abandoned:
-            if is_abandoned:
-                shutil.rmtree(path)
 
 
 def copy_file(source: files.PathLike, target: files.PathLike) -> None:

@@ -110,41 +110,29 @@ def test_states_as_safetensors(embed, model):
     path, _ = embed("--pooling=none", "--layers=-1,0", output="x.safetensors")
     found = load_file(path)
     expected = list(Embedder(model, layers=[-1, 0], pooling="none").stream(USED))
-    assert found["offsets"].tolist() == [
-        0,
-        *np.cumsum([len(features.token_ids) for features in expected]).tolist(),
-    ]
+    lengths = [len(features.token_ids) for features in expected]
+    assert found["offsets"].tolist() == np.cumsum([0, *lengths]).tolist()
     np.testing.assert_array_equal(found["states"], np.concatenate([f.values for f in expected]))
     np.testing.assert_array_equal(found["token_ids"], np.concatenate([f.token_ids for f in expected]))
-
-
-def parquet_of(columns):
-    buffer = io.BytesIO()
-    parquet.write_table(pyarrow.table(columns), buffer)
-    return buffer.getvalue()
 
 
 def test_every_kind_of_input_is_the_same_texts(tmp_path, monkeypatch):
     texts = ["the cat", "", "a\u2028dog \u00e9"]
     lines = "\n".join(texts).encode()
     objects = "\n".join(json.dumps({"n": 1, "sentence": text}) for text in texts).encode()
-    for name, content, options in (
-        ("plain.txt", lines, {}),
-        ("windows.txt", b"\xef\xbb\xbf" + lines.replace(b"\n", b"\r\n") + b"\r\n", {}),
-        ("packed.txt.gz", gzip.compress(lines), {}),
-        ("objects.jsonl", objects, {}),
-        ("blank.jsonl", b"\r\n" + objects.replace(b"\n", b"\n \n") + b"\n", {}),
-        ("objects.jsonl.gz", gzip.compress(objects), {}),
-        ("table.csv", b'n,sentence\n1,the cat\n2,""\n3,a\xe2\x80\xa8dog \xc3\xa9\n', {}),
-        (
-            "table.tsv",
-            b"sentence\tn\nthe cat\t1\n\t2\na\xe2\x80\xa8dog \xc3\xa9\t3\n",
-            {},
-        ),
-        ("table.parquet", parquet_of({"sentence": texts}), {}),
-    ):
+    for name, content in {
+        "plain.txt": lines,
+        "windows.txt": b"\xef\xbb\xbf" + lines.replace(b"\n", b"\r\n") + b"\r\n",
+        "packed.txt.gz": gzip.compress(lines),
+        "blank.jsonl": b"\r\n" + objects.replace(b"\n", b"\n \n") + b"\n",
+        "objects.jsonl.gz": gzip.compress(objects),
+        "table.csv": b'n,sentence\n1,the cat\n2,""\n3,a\xe2\x80\xa8dog \xc3\xa9\n',
+        "table.tsv": b"sentence\tn\nthe cat\t1\n\t2\na\xe2\x80\xa8dog \xc3\xa9\t3\n",
+    }.items():
         (tmp_path / name).write_bytes(content)
-        assert list(read_texts(str(tmp_path / name), **options)) == texts, name
+        assert list(read_texts(str(tmp_path / name))) == texts, name
+    parquet.write_table(pyarrow.table({"sentence": texts}), tmp_path / "table.parquet")
+    assert list(read_texts(str(tmp_path / "table.parquet"))) == texts
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
     assert list(read_texts("-")) == texts
 

@@ -55,33 +55,23 @@ def test_minimal_pairs_of_a_file(checkpoint, tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_a_finetuned_model_in_the_dtype_of_its_run(tmp_path, records, capsys):
+def test_a_finetuned_model_computes_in_float32_or_in_another_dtype(tmp_path, records, capsys):
     fields = {"text_a": "a", "label": "b"}
-    run = fine_tuned.make_run(
-        tmp_path / "size=8,rate=.001", records / "vocab.txt", "classification", ["no", "yes"], **fields
-    )
-    config = json.loads((run / "config.json").read_text())
-    config["config"]["model"]["dtype"] = "bfloat16"
-    (run / "config.json").write_text(json.dumps(config))
+    vocabulary = records / "vocab.txt"
+    run = fine_tuned.make_run(tmp_path / "run", vocabulary, "classification", ["no", "yes"], **fields)
     (tmp_path / "dev.tsv").write_text("a\tb\nword1 word2\tyes\nword3\tno\n")
-    command = ["evaluate", f"--workdir={run}", f"--input={tmp_path}/dev.tsv"]
-    written = []
-    for flags in ([], ["--dtype=bfloat16"]):
-        output = tmp_path / f"{len(written)}.jsonl"
-        assert cli.main([*command, f"--output={output}", *flags]) == 0
-        written.append(output.read_text())
-    assert written[0] != written[1]
+    written = {"evaluate": [], "predict": []}
+    for name, probabilities in written.items():
+        for flags in ("--dtype=auto", "--dtype=float32", "--dtype=bfloat16"):
+            output = tmp_path / f"{name}{flags}.jsonl"
+            command = [name, f"--workdir={run}", f"--input={tmp_path}/dev.tsv", f"--output={output}", flags]
+            assert cli.main(command) == 0
+            rows = map(json.loads, output.read_text().splitlines())
+            probabilities.append([row["probabilities"] for row in rows])
+    assert written["evaluate"] == written["predict"]
+    assert written["predict"][0] == written["predict"][1] != written["predict"][2]
     error = fine_tuned.mistake(["evaluate", f"--workdir={run},{run}", "--dtype=float32"], capsys)
     assert "--dtype has no effect with several runs" in error
-    predicted = []
-    for flags in ([], ["--dtype=float32"], ["--dtype=bfloat16"]):
-        output = tmp_path / f"predicted {len(predicted)}.jsonl"
-        command = ["predict", f"--workdir={run}", f"--input={tmp_path}/dev.tsv", f"--output={output}"]
-        assert cli.main([*command, *flags]) == 0
-        predicted.append([json.loads(line)["probabilities"] for line in output.read_text().splitlines()])
-    assert predicted[0] == predicted[1] != predicted[2]
-    assert predicted[0] == [json.loads(line)["probabilities"] for line in written[0].splitlines()]
-    assert predicted[2] == [json.loads(line)["probabilities"] for line in written[1].splitlines()]
 
 
 def test_the_step_of_a_run(tmp_path, records):

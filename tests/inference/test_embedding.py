@@ -78,13 +78,8 @@ def test_a_stream_is_read_no_further_than_a_window(model, monkeypatch):
 
 def test_long_texts_lose_their_ends_and_say_so(model):
     embedder = Embedder(model, max_seq_length=8, pooling="none")
-    texts = [
-        "one two three",
-        "the " * 6,
-        "the " * 7,
-        ("one two three", "a dog"),
-        ("one " * 3, "a big big cat"),
-    ]
+    pairs = [("one two three", "a dog"), ("one " * 3, "a big big cat")]
+    texts = ["one two three", "the " * 6, "the " * 7, *pairs]
     found = list(embedder.stream(texts))
     assert [features.cut for features in found] == [False, False, True, False, True]
     assert [len(features.token_ids) for features in found] == [5, 8, 8, 8, 8]

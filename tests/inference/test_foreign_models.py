@@ -101,33 +101,26 @@ def test_texts_with_and_without_a_second_one(folder_of):
 
 def test_commands(folder_of, tmp_path, capsys):
     folder = folder_of("classification")[1]
-    out = tmp_path / "out.jsonl"
+    objects = [{"text_a": "the red cat", "label": "no"}, {"text_a": "a blue dog", "label": "yes"}]
     tables = {
         "a.csv": ("text,label\nthe red cat,no\na blue dog,yes\n", []),
         "b.tsv": ("words\tlabel\nthe red cat\t0\na blue dog\t1\n", ["--text=words"]),
+        "c.jsonl": ("".join(json.dumps(row) + "\n" for row in objects), []),
         "d.csv": ("sentence,stars\nthe red cat,no\na blue dog,yes\n", []),
-        "c.jsonl": (
-            '{"text_a": "the red cat", "label": "no"}\n{"text_a": "a blue dog", "label": "yes"}\n',
-            [],
-        ),
+        "e.txt": ("the red cat\na blue dog\n", []),
     }
     expected = Predictor(folder, **QUIET).predict_rows(["the red cat", "a blue dog"])
     right = np.mean([one["prediction"] == label for one, label in zip(expected, ("no", "yes"), strict=True)])
     for name, (content, columns) in tables.items():
         (tmp_path / name).write_text(content)
-        given = [f"--model={folder}", f"--input={tmp_path / name}", *columns]
-        assert cli.main(["predict", *given, f"--output={out}", "--overwrite"]) == 0
+        given, out = [f"--model={folder}", f"--input={tmp_path / name}", *columns], tmp_path / f"{name}.jsonl"
+        assert cli.main(["predict", *given, f"--output={out}"]) == 0
         rows = [json.loads(line) for line in out.read_text().splitlines()]
         check_same(rows, [{"id": str(number), **one} for number, one in enumerate(expected)])
         capsys.readouterr()
-        assert cli.main(["evaluate", *given, "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["scores"]["accuracy"] == right
-    (tmp_path / "lines.txt").write_text("the red cat\na blue dog\n")
-    given = [f"--model={folder}", f"--input={tmp_path / 'lines.txt'}", f"--output={out}", "--overwrite"]
-    assert cli.main(["predict", *given]) == 0
-    assert [json.loads(line)["prediction"] for line in out.read_text().splitlines()] == [
-        one["prediction"] for one in expected
-    ]
+        if name != "e.txt":
+            assert cli.main(["evaluate", *given, "--json"]) == 0
+            assert json.loads(capsys.readouterr().out)["scores"]["accuracy"] == right
 
 
 def test_a_cross_encoder_orders_documents_and_a_server_predicts(folder_of):
@@ -153,12 +146,9 @@ def test_what_has_no_fine_tuned_head(folder_of, pretrained, tmp_path, capsys):
     assert "one of" in mistake(["predict", f"--model={classes}", "--workdir=x", *given], capsys)
 
 
-@pytest.mark.parametrize("changes", [{"labels": None}, {"problem_type": "regression"}])
-def test_outputs_without_names(folder_of, changes):
-    model = convert.load(folder_of("classification")[1], **QUIET).replace(**changes)
-    if "labels" in changes:
-        (record,) = Predictor(model, **QUIET).predict_rows(["the cat"])
-        assert [*record["probabilities"]] == ["LABEL_0", "LABEL_1"]
-    else:
-        with pytest.raises(UserError, match="not 2 with Identity"):
-            Predictor(model, **QUIET)
+def test_outputs_without_names(folder_of):
+    model = convert.load(folder_of("classification")[1], **QUIET)
+    (record,) = Predictor(model.replace(labels=None), **QUIET).predict_rows(["the cat"])
+    assert [*record["probabilities"]] == ["LABEL_0", "LABEL_1"]
+    with pytest.raises(UserError, match="not 2 with Identity"):
+        Predictor(model.replace(problem_type="regression"), **QUIET)

@@ -9,8 +9,11 @@ import fsspec
 import numpy as np
 import pytest
 
-from bert_jax.errors import UserError
-from bert_jax.io import atomic, files, remote
+from bert_jax.data import cache
+from bert_jax.errors import StorageError, UserError
+from bert_jax.io import atomic, columnar, files, remote
+from bert_jax.tasks import table
+from bert_jax.tasks.question_answering import question_files
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -82,15 +85,16 @@ def test_a_url_that_lost_a_slash_is_refused(path):
 
 
 class Failing:
-    """A file system whose network fails."""
+    """A file system all of whose operations raise an error."""
 
     def __init__(self, error):
-        self.error = error
+        self._error = error
 
-    def info(self, path, **unused):
-        raise self.error
+    def __getattr__(self, name):
+        def fail(*args, **options):
+            raise self._error
 
-    ls = find = info
+        return fail
 
 
 class Forbidden(Exception):
@@ -113,3 +117,31 @@ def test_a_failing_network_is_no_absence(monkeypatch, error, number, said):
             call("gs://bucket/run")
         assert caught.value.errno == number and caught.value.filename == "gs://bucket/run"
         assert said in str(caught.value.strerror)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda url: cache.local_copy(url, lambda line: None),
+        lambda url: list(table.text_lines(f"{url}.tsv")),
+        lambda url: list(question_files.squad_items(f"{url}.json")),
+        lambda url: len(columnar.Table(f"{url}.parquet")),
+    ],
+    ids=["records", "rows", "questions", "table"],
+)
+@pytest.mark.parametrize(
+    "error, refusal",
+    [
+        (ConnectionResetError("the bucket is gone"), StorageError),
+        (OSError(errno.EIO, "the bucket is gone"), StorageError),
+        (PermissionError(errno.EACCES, "Permission denied"), UserError),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory"), UserError),
+    ],
+    ids=["connection", "disk", "permission", "missing"],
+)
+def test_only_a_wrong_path_is_a_mistake(monkeypatch, read, error, refusal):
+    """Launchers start the same command again after a failure of the storage."""
+    monkeypatch.setattr(remote, "file_system", lambda path: (Failing(error), path))
+    with pytest.raises((StorageError, UserError), match="gs://bucket/file") as caught:
+        read("gs://bucket/file")
+    assert caught.type is refusal and "\n" not in str(caught.value)
