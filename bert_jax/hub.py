@@ -56,9 +56,11 @@ def _snapshot(
     ignored: tuple[str, ...] = (),
 ) -> str:
     """Returns the folder of the files that match patterns, downloaded if needed."""
-    options = {"allow_patterns": list(patterns), "ignore_patterns": list(ignored)}
+    chosen, others = list(patterns), list(ignored)
     try:
-        return huggingface_hub.snapshot_download(name, repo_type=kind, revision=revision, **options)
+        return huggingface_hub.snapshot_download(
+            name, repo_type=kind, revision=revision, allow_patterns=chosen, ignore_patterns=others
+        )
     except Exception as error:  # errors of huggingface_hub, of its HTTP library, or of the network
         reason = " ".join(str(error).split())[:300]
         raise UserError(
