@@ -34,16 +34,10 @@ def localize(data_dir: str, log: Callable[[str], None] = print) -> str:
 def local_copy(url: str, log: Callable[[str], None] = print) -> str:
     """Returns the local copy of a remote record directory, after fetching the files that are missing.
 
-    It is in $BERT_JAX_RECORD_CACHE, or else in bert_jax/records in $XDG_CACHE_HOME or ~/.cache. A local file
-    with the size in the manifest is kept; a truncated file is fetched again. Records of other programs have
-    no manifest and are identified by the names and sizes of their files. The processes of a host share one
-    copy: one process fetches while the others wait. If a directory is above the limit, the copy has no record
-    files; the remote sizes and, on GCS, checksums are compared with the manifest.
-
-    Raises:
-        UserError: the URL holds no records, files differ from the manifest, the local disk has no room, or
-            records of other programs are above the limit.
-        StorageError: the bucket or the local disk failed.
+    It is in $BERT_JAX_RECORD_CACHE, or else in bert_jax/records in $XDG_CACHE_HOME or ~/.cache. Records of
+    other programs have no manifest and are identified by the names and sizes of their files. The processes of
+    a host share one copy: one fetches while the others wait. If a directory is above the limit, the copy has
+    no record files; the remote sizes and, on GCS, checksums are compared with the manifest.
     """
     base = url.rstrip("/")
     path = f"{base}/{manifests.FILE}"

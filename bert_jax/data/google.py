@@ -34,11 +34,7 @@ _ANY_ID = 1 << 31
 
 
 class GoogleDataset(Dataset):
-    """Random access to the rows of one split; see `rows.Dataset`.
-
-    Attributes:
-        max_predictions: P, the maximum number of predicted tokens in a row.
-    """
+    """Random access to the rows of one split; `max_predictions` is P."""
 
     def __init__(self, directories: Sequence[tuple[str, dict[str, Any]]], split: str):
         super().__init__(directories, split)
@@ -101,11 +97,7 @@ def without_masks(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _values(rows: list[Mapping[str, Any]], name: str, width: int) -> np.ndarray:
-    """Returns one feature of all rows, int64 [B, width]; float32 for weights.
-
-    Raises:
-        ValueError: a row has another number of values.
-    """
+    """Returns one feature of all rows, int64 [B, width]; float32 for weights. ValueError for others."""
     values = [_numbers(row, name) for row in rows]
     if any(len(one) != width for one in values):
         raise ValueError(f"{name} does not have {counted(width, 'value')}")
@@ -127,9 +119,6 @@ def describe(directory: str, names: Sequence[str], vocab: str) -> dict[str, Any]
 
     Files whose names start with "eval" form the split `eval`; all others form the split `train`. `vocab` is
     the vocabulary with which the records were made; "" if it is unknown, which accepts any id.
-
-    Raises:
-        UserError: the rows do not follow this schema.
     """
     digest = hashlib.sha256()
     listed: dict[str, list[dict[str, Any]]] = {}

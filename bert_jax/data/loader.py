@@ -72,12 +72,7 @@ def _rows(positions: np.ndarray, n: int, seed: int) -> tuple[np.ndarray, np.ndar
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-    """Records that provide a fraction of the rows of every batch.
-
-    Attributes:
-        dataset: the rows.
-        share: the fraction of the rows, above 0 and below 1, with a denominator of at most a million.
-    """
+    """Records that provide the fraction `share` of the rows of every batch, above 0 and below 1."""
 
     dataset: Dataset
     share: Fraction
@@ -135,20 +130,18 @@ def train_batches(
         batch_size: the size of the global batch, of every step or by step.
         seed: the seed of the order of the rows.
         start_step: the step of the first batch.
-        own: int [b], the positions in the global batch that this process feeds (`sharding.local_rows`), or a
-            function that maps the size of a batch to them; None for all of them.
-        prefetch: the number of batches that threads assemble ahead, at least 16 from an object store; 0
-            assembles each batch on request.
+        own: int [b], the positions in the global batch that this process feeds, or a function that maps the
+            size of a batch to them; None for all of them.
+        prefetch: the number of batches that threads assemble ahead, at least 16 from an object store.
         mask_copies: the number of sets of masks that each row has. If it is not 0, batches have the entry
-            `mask_keys`, uint32 [b, 2]: in epoch e, the key of set e mod `mask_copies` of each row; see the
-            function `mask_keys`.
+            `mask_keys`, uint32 [b, 2]: in epoch e, the key of set e mod `mask_copies` of each row.
         marks: {name: 0 or 1 by step}; batches of the steps with 1 have an int32 [b] entry of this name.
-        replay: records that provide a fraction of the rows of each batch; None for none. Their batches have
-            the same shapes as batches of `dataset`.
+        replay: records with batches of the same shapes that provide a fraction of the rows of each batch.
 
     Returns:
-        An iterator over batches as `Dataset.batch` returns them, in which `row_ids` are the positions
-        of the rows in the global batch. Its `close()` ends the threads.
+        An iterator over batches as `Dataset.batch` returns them, in which `row_ids` are the positions of the
+            rows
+        in the global batch. Its `close()` ends the threads.
     """
     sizes = batch_size if isinstance(batch_size, Ramp) else Ramp.constant(batch_size)
     own = np.arange if own is None else own

@@ -54,9 +54,7 @@ _SCHEMA = {
 def parse(content: bytes, path: str) -> dict[str, Any]:
     """Parses and validates the content of the manifest at `path`.
 
-    Raises:
-        UserError: the content is not a manifest, has another version, has a field of the wrong type, or names
-            a file outside of its directory.
+    Raises UserError if it is no manifest, has another version, or names a file outside of its directory.
     """
     manifest = json_files.parse(content, path, {"schema": str, "version": int})
     found, version = manifest["schema"], manifest["version"]
@@ -86,8 +84,7 @@ def read(data_dir: str) -> dict[str, Any]:
 def merge(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Merges the manifests of record directories that are used as one dataset.
 
-    The counts of `splits` are summed, and `sources` are concatenated. There are next-sentence labels if any
-    directory has them.
+    There are next-sentence labels if any directory has them.
     """
     if len(manifests) == 1:
         return manifests[0]
@@ -137,11 +134,7 @@ def merge_splits(parts: Sequence[dict[str, Any]], max_seq_length: int) -> dict[s
 
 
 def check_alike(directories: Sequence[tuple[str, dict[str, Any]]], split: str) -> None:
-    """Checks that record directories, (directory, manifest) pairs, can be used as one dataset.
-
-    Raises:
-        UserError: the vocabularies or the settings differ, or no directory has the split.
-    """
+    """Raises UserError if record directories, (directory, manifest) pairs, cannot be used as one dataset."""
     for setting in ("digest", "lower_case", "strip_accents", "normalizer", "template"):
         values = [(name, manifest["vocabulary"].get(setting)) for name, manifest in directories]
         _check_equal(values, "vocabulary" if setting == "digest" else setting)

@@ -22,11 +22,8 @@ _ROWS = 1024  # rows whose tokens are counted together
 def open_dataset(data_dir: str, split: str, vocab: str = "") -> Dataset:
     """Opens one split of one or more record directories, separated by commas, as one dataset.
 
-    Args:
-        data_dir: the record directories.
-        split: the name of the split.
-        vocab: the vocabulary of google records that another program wrote; the records of `bert-jax data`
-            contain theirs.
+    `vocab` is the vocabulary of google records that another program wrote; the records of `bert-jax data`
+    contain theirs.
 
     Raises:
         UserError: a directory or the split does not exist, the split is empty, the files do not match the
@@ -85,11 +82,7 @@ def tokenizer_of(dataset: Dataset) -> Tokenizer:
 
 
 def load_tokenizer(directory: str, manifest: dict[str, Any]) -> Tokenizer:
-    """Returns the tokenizer of a record directory.
-
-    Raises:
-        UserError: the vocabulary differs from the one that the records were made with.
-    """
+    """Returns the tokenizer of a record directory. Raises UserError if the vocabulary was changed."""
     settings = manifest["vocabulary"]
     file = settings["file"]  # a URL or an absolute path if another program made the records
     return tokenization.restore(file if files.is_remote(file) else os.path.join(directory, file), settings)
@@ -114,10 +107,9 @@ def check_vocabulary(field: str, path: os.PathLike | str, theirs: Tokenizer, tok
 
 
 def count_tokens(dataset: Dataset, vocab_size: int, limit: int = 2**24) -> np.ndarray:
-    """Counts the tokens of evenly spaced rows, so that all processes and resumed runs count the same.
+    """Counts the tokens of evenly spaced rows, int64 [vocab_size], at most about `limit` tokens.
 
-    At most about `limit` tokens are read. In masked rows, the original tokens are counted. Returns int64
-    [vocab_size].
+    All processes and resumed runs count the same. In masked rows, the original tokens are counted.
     """
     rows = min(len(dataset), max(1, limit // dataset.max_seq_length))
     indices = np.linspace(0, len(dataset) - 1, rows).round().astype(np.int64)

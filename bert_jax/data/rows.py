@@ -146,8 +146,7 @@ class Dataset(abc.ABC):
     def _assemble(self, rows: list[Mapping[str, Any]]) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Returns the arrays of rows, and the error in each row: object [B], "" for a valid row.
 
-        Raises:
-            ValueError: a feature is missing, or has the wrong number of values.
+        Raises ValueError if a feature is missing, or has the wrong number of values.
         """
 
 
@@ -162,11 +161,7 @@ def _allow_open_files(count: int) -> None:
 
 
 def open_file(path: str, entry: dict[str, Any]) -> tfrecord.RecordFile:
-    """Opens the record file of an entry of a manifest.
-
-    Raises:
-        UserError: the size, the number of rows or the CRC-32C is not the one in the manifest.
-    """
+    """Opens the record file of an entry of a manifest. Raises UserError if it is another file."""
     file = tfrecord.RecordFile(path)
     if file.size != entry["bytes"] or len(file) != entry["rows"]:
         raise UserError(

@@ -67,8 +67,7 @@ def encode(features: Mapping[str, bytes | Sequence[int] | Sequence[float]]) -> b
 def decode(record: bytes) -> Mapping[str, Any]:
     """Returns the features of a tf.train.Example: `bytes_list`, `float_list` or `int64_list` has `value`.
 
-    Raises:
-        ValueError: the message is malformed.
+    Raises ValueError if the message is malformed.
     """
     try:
         return _Example.FromString(record).features.feature

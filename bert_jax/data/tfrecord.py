@@ -89,9 +89,6 @@ def copy_records(path: str, parts: Iterable[tuple[RecordFile, np.ndarray]]) -> t
     """Writes `path` and its index as `write_records`, with records of other files; checks both CRCs of each.
 
     `parts` are pairs of a file and the numbers of the records to copy, int [n].
-
-    Raises:
-        CorruptRecordError: a record is damaged.
     """
     with atomic.replace_file(path) as file:
         sizes: list[np.ndarray] = [np.zeros(1, np.int64)]
@@ -112,11 +109,9 @@ def write_index(path: str, offsets: np.ndarray) -> None:
 class RecordFile:
     """Random access to the records of one file; every read checks both CRCs.
 
-    The file is not memory-mapped: reading a page of a mapping after the file was truncated raises SIGBUS.
-
-    Args:
-        path: the `.tfrecord` file. Its index is used if it fits the file; otherwise a scan rebuilds it and
-            saves it next to the file, or in a cache if that directory is not writable.
+    The index of the file is used if it fits; otherwise a scan rebuilds it and saves it next to the file, or
+    in a cache. The file is not memory-mapped: reading a page of a mapping after the file was truncated raises
+    SIGBUS.
 
     Raises:
         UserError: the file does not exist or is not readable.
@@ -233,9 +228,6 @@ class RecordFile:
         """Yields (content, edges) of groups of records with their frames; it checks both CRCs of each record.
 
         `edges`, int64 [records + 1], are the offsets at which each record begins and the last one ends.
-
-        Raises:
-            CorruptRecordError: a CRC is wrong, or the index belongs to another file.
         """
         ends = np.append(self.offsets[1:], self.size)
         for first in range(0, len(numbers), _READ_AT_ONCE):
@@ -302,11 +294,6 @@ def fetch(records: Iterable[tuple[RecordFile, int]]) -> dict[tuple[str, int], by
     """Returns {(path, offset): frame} of the records, (file, number), that are in object stores.
 
     All are requested at the same time; neighbors are one request. No CRC is checked.
-
-    Raises:
-        CorruptRecordError: a file is shorter than it was, or an index belongs to another file.
-        UserError: a file does not exist.
-        StorageError: a store cannot be read.
     """
     remote_records = [(file, number) for file, number in records if isinstance(file, RemoteFile)]
     blocks = {file.block(number): file for file, number in remote_records if not file.knows(number)}

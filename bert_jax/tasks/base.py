@@ -1,8 +1,4 @@
-"""The base class of fine-tuning tasks.
-
-A task reads files, encodes examples as rows of tokens, decodes the model's outputs into predictions, and
-scores the predictions.
-"""
+"""The base class of fine-tuning tasks, which read, encode, decode and score the examples of files."""
 
 from __future__ import annotations
 
@@ -76,10 +72,7 @@ class WindowsConfig(TaskConfig):
 
 
 class FinetuneTask(abc.ABC):
-    """Base class of fine-tuning tasks.
-
-    Each package in `bert_jax.tasks` defines one or more subclasses. Its `TASKS` contains a `TaskSpec` for
-    each task name.
+    """Base class of fine-tuning tasks, which are in the `TASKS` of the packages of `bert_jax.tasks`.
 
     Attributes:
         Config: a frozen dataclass with exactly the configuration fields that this class uses.
@@ -90,8 +83,8 @@ class FinetuneTask(abc.ABC):
         next_command: the suggested command after training, with {workdir} for the work directory.
         rules: conditions on other fields under which fields of `Config` have an effect.
         problem_type: the `problem_type` of a sequence classification in transformers; "" for other heads.
-        labels: the label names in the order of the logits; empty if the task has none, or if they are not
-            known before `read_training`.
+        labels: the label names in the order of the logits; empty if there are none, or before
+            `read_training`.
     """
 
     Config: ClassVar[type[TaskConfig]] = TaskConfig
@@ -127,10 +120,9 @@ class FinetuneTask(abc.ABC):
         explicit: Collection[str],
         log: Callable[[str], None],
     ) -> EncoderConfig:
-        """Returns the encoder configuration for a new run of the task.
+        """Returns the encoder configuration for a new run, combined from `init_from` and the run.
 
-        `model_config` combines the configurations of `init_from` and the run. `explicit` are the fields of
-        `config.model` that the user set. `log` is called with lines about settings taken from `init_from`.
+        `explicit` are the fields of `config.model` that the user set.
         """
         return model_config
 
@@ -150,8 +142,8 @@ class FinetuneTask(abc.ABC):
     def read_unlabeled(self, path: str, *, test: bool = False, format: str = "auto", **columns: Any) -> Any:
         """Returns the examples of a file without reading labels.
 
-        `test` is whether the file has the columns of the benchmark's test set, and `format` is "auto" for
-        `config.data.format`. `columns` are the columns that differ from the training file's columns.
+        `test` is whether the file has the columns of the benchmark's test set, and `columns` are the columns
+        that differ from the training file's columns.
         """
 
     @abc.abstractmethod
@@ -180,11 +172,7 @@ class FinetuneTask(abc.ABC):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Returns the names of the reported metrics; the first one selects the best checkpoint.
-
-        Raises:
-            UserError: the configuration names an unknown metric.
-        """
+        """Returns the names of the reported metrics; the first one selects the best checkpoint."""
         names, known = comma_lists.names(self.config.metrics) or self.spec.metrics, self.known_metrics
         if not set(names) <= set(known):
             expected = f"metrics of the task {self.spec.name}: {', '.join(known)}"
@@ -293,9 +281,8 @@ class TableTask(FinetuneTask):
     def columns_of(cls, config: Any, spec: TaskSpec) -> Columns:
         """Returns the columns of a run's files.
 
-        A task may define its columns. If the configuration names a text or label column, it describes a
-        different table, and all columns come from the configuration. Otherwise the configuration's other
-        columns override the task's columns, and its `header` can only turn the header off.
+        If the configuration names a text or label column, all columns come from the configuration. Otherwise
+        its other columns override the task's columns, and its `header` can only turn the header off.
         """
         data, columns = config.data, spec.columns
         further: dict[str, Any] = {
@@ -318,11 +305,7 @@ class TableTask(FinetuneTask):
                 raise UserError(f"{self.title} needs --config.data.{name}=COLUMN")
 
     def parse_label(self, text: str) -> Any:
-        """Parses a label of a file; any label is valid as long as `labels` is empty.
-
-        Raises:
-            ValueError: the task does not have this label.
-        """
+        """Parses a label; any is valid as long as `labels` is empty. Raises ValueError for unknown ones."""
         return text
 
     def parse_any_label(self, text: str) -> Any:

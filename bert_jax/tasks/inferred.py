@@ -46,15 +46,11 @@ class Inferred(NamedTuple):
 
 
 def infer(source: str, texts: Sequence[str] = (), label: str = "") -> Inferred:
-    """Returns the task of a training file.
+    """Returns the task of a training file, which is named as in `data.train`.
 
     A label column of strings or of few distinct integers means classification; other numbers mean regression.
     A list of words with a list of tags, or CoNLL columns, mean tagging. Rows with `question`, `context` and
-    `answers`, or SQuAD's JSON, mean question answering. `source` is as in `data.train`. The columns of the
-    one or two `texts` and of the label are found by their usual names unless they are given.
-
-    Raises:
-        UserError: the file cannot be read or lacks a column, or the usual names match no or several columns.
+    `answers`, or SQuAD's JSON, mean question answering. Columns are found by their usual names unless given.
     """
     given = bool(texts or label)
     found = hub.data_set(source)

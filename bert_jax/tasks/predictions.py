@@ -66,7 +66,6 @@ class TablePredictions(Predictions):
     """Predictions with one row of outputs per example of a table.
 
     Attributes:
-        examples: the N examples, with or without labels.
         outputs: float32 [N, C], one column per label; [N, 1] for a task without labels.
         targets: [N, ...]; empty if the examples have no labels.
         labels: the C label names; empty for a task without labels.

@@ -1,8 +1,4 @@
-"""The registry of fine-tuning tasks: the definition and the files of each named task.
-
-Each subpackage of `bert_jax.tasks` registers its tasks in `TASKS`, a sequence of `TaskSpec`. There is no
-other list of tasks.
-"""
+"""The registry of fine-tuning tasks. Each subpackage of `bert_jax.tasks` lists its tasks in `TASKS`."""
 
 from __future__ import annotations
 
@@ -28,22 +24,19 @@ class TaskSpec:
     Attributes:
         name: the name in lower case, without punctuation.
         task: the subclass of `base.FinetuneTask` that reads, encodes and scores the task.
-        metrics: the metrics in the order of the report; the first one selects the best checkpoint. Empty for
-            all metrics of the class.
+        metrics: the metrics in the order of the report; empty for all metrics of the class.
         columns: the columns of the task's files; None if the configuration names them.
-        test_columns: the columns of the benchmark's test file, which has no labels; None if they are the
-            same.
+        test_columns: the columns of the benchmark's test file without labels; None if they are the same.
         train_columns: the columns of the benchmark's training file; None if they are the same.
         labels: the labels in the order of the logits; None if they are inferred from the training rows.
         spellings: {other spelling of a label in the files: label}.
         relevant: for two labels, the label of a query paired with a relevant document; empty if unknown.
         folder: a subfolder of `data_dir` that may contain the files.
-        file_name: the name of a split's file in `data_dir`, with {split} for the split; empty if the
-            configuration names each file.
+        file_name: the name of a split's file, with {split}; empty if the configuration names each file.
         splits: (split, names that may replace {split}) for each split with differently named files.
         hub_columns: the columns of the task's Parquet files on the hub; None if it has no data set there.
-        hub_configs: the configurations of that data set if there is one per language: training reads the
-            first one, and evaluation reads all. Empty if its configurations are the names of tasks.
+        hub_configs: the configurations of that data set if there is one per language, of which training reads
+            the first one; empty if its configurations are the names of tasks.
         defaults: configuration fields with task-specific defaults.
     """
 
@@ -66,8 +59,7 @@ class TaskSpec:
     def file(self, data_dir: str, split: str) -> str:
         """Returns the path of a split: DATA_DIR/FOLDER/FILE_NAME, DATA_DIR/FILE_NAME, or files from the hub.
 
-        `data_dir` is a folder, or `hf:` with the name of a data set on the hub; its configurations are
-        `hub_configs` or have the tasks' names. Raises UserError if there is no such file.
+        `data_dir` is a folder, or `hf:` with the name of a data set on the hub.
         """
         splits = dict(self.splits).get(split, (split,))
         if self.hub_columns and data_dir.startswith(hub.DATA):

@@ -29,11 +29,7 @@ from bert_jax.training.optimizers import freeze
 def from_training_file(
     config: FinetuneConfig, explicit: Collection[str] = (), log: Callable[[str], None] = lambda line: None
 ) -> tuple[FinetuneTask, Any]:
-    """Returns the task of a configuration and the examples of its training file.
-
-    The arguments are as in `resolve_model`. Raises UserError, for example for a missing file or column, or
-    for a vocabulary that differs from the checkpoint's vocabulary.
-    """
+    """Returns the task of a configuration and the examples of its training file; see `resolve_model`."""
     spec = registry.get(config.task)
     path = split_file(config, spec, "train")
     if not path:
@@ -96,11 +92,7 @@ def with_named_data(
 
 
 def split_file(config: FinetuneConfig, spec: TaskSpec, split: str) -> str:
-    """Returns the path of a split's file; "" if the configuration has none.
-
-    Raises:
-        UserError: the file is not in `data_dir`, or the data set is not on the hub.
-    """
+    """Returns the path of a split's file; "" if the configuration has none."""
     given = {"train": config.data.train, "dev": config.data.eval}.get(split, "")
     if not given and spec.file_name and config.data_dir:
         return spec.file(config.data_dir, split)
@@ -116,11 +108,9 @@ def resolve_model(
 
     The architecture and the vocabulary come from the checkpoint if there is one, and otherwise from the
     configuration. Dropout and computation options (dtype, attention, ...) always come from the configuration.
-    The dtype "auto" is resolved for the device of this process.
-
-    `explicit` are the fields of `config.model` that the user set, even to their defaults. Fields that differ
-    from their defaults are added to them. `log` is called with a line about settings taken from `init_from`.
-    Raises UserError if the configuration names no model, or if the vocabulary does not match.
+    The dtype "auto" is resolved for the device of this process. `explicit` are the fields of `config.model`
+    that the user set, even to their defaults. `log` is called with a line about settings taken from
+    `init_from`.
     """
     values = config.model.to_dict()
     if config.init_from:

@@ -1,8 +1,8 @@
 """Reads examples from TSV, CSV, JSON lines, Parquet and Arrow files, and from the lines of a stream.
 
-CSV follows RFC 4180. TSV follows the same rules with tabs, as written by pandas, except that quotes are
-ordinary characters in benchmarks' TSV files (`Columns.quotes`). JSON lines has one object per line. Malformed
-rows are skipped and counted. More than 5% malformed rows are an error that names the file and the line.
+TSV follows the rules of CSV (RFC 4180) with tabs, as written by pandas, except that quotes are ordinary
+characters in benchmarks' TSV files (`Columns.quotes`). Malformed rows are skipped and counted. More than 5%
+malformed rows are an error that names the file and the line.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ class FileReport:
     """Base class of the examples read from one file.
 
     Attributes:
-        unit: the word for a row in messages, in the singular.
         columns: the names of the lists with one entry per example; they may be empty.
         rows: the number of rows of the file, including malformed rows, which are not examples.
         notes: other warnings about the file.
@@ -88,8 +87,8 @@ class FileReport:
     def note_unknown(self, problems: Iterable[str]) -> None:
         """Adds a note about examples with labels that training lacks, which count as errors.
 
-        `problems` has one entry per example, a description with the label and its place, or "". Raises
-        UserError if half of the rows or more have a problem: the file is probably not one of this task.
+        `problems` has one entry per example, a description, or "". If half of the rows or more have a
+        problem, the file is probably not one of this task: UserError.
         """
         if problems := list(filter(None, problems)):
             what = f"{len(problems)} of {counted(self.rows, self.unit)} with a label that training lacks"
@@ -137,8 +136,7 @@ def digest(path: str) -> str:
 def detect_format(formats: Mapping[str, str], path: str, given: str = "auto") -> str:
     """Returns the format of a file: `given`, or the format of the suffix if `given` is "auto".
 
-    `formats` maps the suffixes that the task reads to formats; the suffix "" matches any name. Raises
-    UserError if the format is unknown, or if the suffix does not determine it.
+    `formats` maps the suffixes that the task reads to formats; the suffix "" matches any name.
     """
     name = compression.strip_suffix(str(path)).lower()
     known = next((formats[suffix] for suffix in formats if name.endswith(suffix)), "")
@@ -150,12 +148,7 @@ def detect_format(formats: Mapping[str, str], path: str, given: str = "auto") ->
 
 
 def text_lines(path: str) -> Iterator[str]:
-    """Yields the decompressed lines of a file, or of standard input for "-", with their newlines.
-
-    Raises:
-        UserError: the file is missing or not UTF-8.
-        StorageError: the disk or the bucket failed.
-    """
+    """Yields the decompressed lines of a file, or of standard input for "-", with their newlines."""
     of_file = contextlib.nullcontext(sys.stdin.buffer) if path == "-" else compression.opened(path)
     with reading(path), of_file as file:
         for number, line in enumerate(file, 1):
@@ -317,9 +310,6 @@ def read_examples(
 
     The format LINES makes every line a text. `parse_label` converts the text of a label, for multiple choice
     to the number of the right choice; after a ValueError the row is malformed. With None, no labels are read.
-
-    Raises:
-        UserError: the file is missing or empty, a column is missing, or too many rows are malformed.
     """
     path = str(path)
     wanted = {field: names for field in FIELDS if (names := columns.names(field))}
@@ -413,8 +403,7 @@ def _named(
 def places(path: str, wanted: Mapping[str, Sequence[str]], names: Sequence[str]) -> dict[str, int]:
     """Returns {column: its position in `names`} for the columns of the fields in `wanted`.
 
-    Raises:
-        UserError: there is no such column, or there are several.
+    Raises UserError if there is no such column, or there are several.
     """
     result = {}
     for field, columns in wanted.items():

@@ -60,10 +60,9 @@ def load(
 
 
 def restore(path: str | os.PathLike, settings: Mapping[str, Any]) -> Tokenizer:
-    """Loads the tokenizer that `Tokenizer.settings` describes; missing settings have their default values.
+    """Loads the tokenizer that `Tokenizer.settings` describes. Raises UserError if the file was changed.
 
-    Raises:
-        UserError: see `load`; also if the file's digest differs from the digest in the description.
+    Missing settings have their default values.
     """
     names = ("lower_case", "strip_accents")
     options = {name: settings[name] for name in names if name in settings}

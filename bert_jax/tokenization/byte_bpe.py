@@ -244,11 +244,7 @@ def load_rust(content: Mapping[str, Any]) -> tokenizers.Tokenizer:
 def template_of(rust: tokenizers.Tokenizer, special_tokens: Mapping[str, str]) -> templates.Template | None:
     """Returns how a tokenizer assembles rows; None if it adds no special tokens.
 
-    `special_tokens` are their spellings by role.
-
-    Raises:
-        KeyError: the rows have other special tokens.
-        ValueError: the rows have an order that is not supported.
+    `special_tokens` are their spellings by role. Raises KeyError or ValueError for other rows.
     """
     roles = {token: role for role, token in special_tokens.items()}
 
@@ -277,10 +273,7 @@ def serialized(content: Mapping[str, Any]) -> bytes:
 
 
 def joined(folder: str | os.PathLike) -> str | None:
-    """Returns the path of a temporary tokenizer.json with a folder's vocab.json and merges.txt, or None.
-
-    None means that the folder does not have both files.
-    """
+    """Returns the path of a temporary tokenizer.json with a folder's vocab.json and merges.txt, or None."""
     paths = [os.path.join(folder, name) for name in (VOCABULARY, MERGES)]
     if not all(files.exists(path) for path in paths):
         return None

@@ -75,15 +75,11 @@ def read_tokenizer(
     tokenizer.json, they follow the template in tokenizer.json, or else the tokenizer's default template.
 
     Tokens that were added to a WordPiece vocabulary are appended to it as words. A warning lists added tokens
-    that are then not recognized in text, or not within words. `added_tokens` keeps the tokenizer.json form.
+    that are then not recognized in text, or not within words.
 
-    `record` is the tokenizer of the family; None chooses it by config.json, with BERT's as the default.
-    `lower_case`, which also decides about accents, `strip_accents`, `template` and `normalizer` replace
-    settings of the folder.
-
-    Raises:
-        UserError: the files are damaged, or the class in transformers, the settings or the special tokens of
-            the tokenizer would give a text other ids.
+    `record` is the tokenizer of the family; None chooses it by config.json. `lower_case`, which also decides
+    about accents, `strip_accents`, `template` and `normalizer` replace settings of the folder. A folder whose
+    settings would give a text other ids is a UserError.
     """
     try:
         stated = _Stated(folder, record)

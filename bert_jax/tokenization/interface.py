@@ -223,10 +223,7 @@ def _loaded(cls: type[Tokenizer], path: str, *options) -> Tokenizer:
 def find_special_tokens(ids: Collection[str], known: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Returns the spelling of each special token, by role, of a vocabulary with these tokens.
 
-    `known` has the spellings of each role.
-
-    Raises:
-        ValueError: a role has no token.
+    `known` has the spellings of each role. Raises ValueError if a role has no token.
     """
     found = {role: next((x for x in spellings if x in ids), "") for role, spellings in known.items()}
     if missing := next((role for role, token in found.items() if not token), ""):

@@ -117,15 +117,7 @@ def of(settings: Mapping[str, Any]) -> Template:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layout:
-    """Assembles rows with the special tokens of a vocabulary, and splits rows into their texts.
-
-    Attributes:
-        template: the template of the rows.
-        before: int32, the ids before A.
-        end: int32, the ids after a single A.
-        between: int32, the ids between A and B.
-        pair_end: int32, the ids after B.
-    """
+    """Assembles rows with the special tokens of a vocabulary, int32 ids, and splits rows into their texts."""
 
     template: Template
     before: np.ndarray

@@ -73,12 +73,9 @@ class WordPieceTokenizer(Tokenizer):
 
 
 def parse_vocabulary(data: bytes) -> list[str]:
-    r"""Returns the tokens of a vocab.txt, in the order of their ids.
+    r"""Returns the tokens of a vocab.txt, in the order of their ids. Raises ValueError if it is none.
 
     Only "\n" and "\r\n" end a line, since U+2028 and similar characters may be tokens.
-
-    Raises:
-        ValueError: the file is not UTF-8, or has an empty or repeated line.
     """
     tokens = [line.removesuffix("\r") for line in data.decode("utf-8-sig").split("\n")]
     while tokens and not tokens[-1]:

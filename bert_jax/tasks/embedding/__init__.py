@@ -73,11 +73,7 @@ class RetrievalPredictions(TablePredictions):
 
     Equal second texts count as one candidate. Other second texts of an equal first text are not candidates.
     If cosines are equal up to rounding, the pair's second text comes last, so a model that gives all texts
-    the same vector finds nothing.
-
-    Attributes:
-        outputs: float32 [N, 1], the cosines of the pairs.
-        vectors: float32 [N, 2, H], of length 1.
+    the same vector finds nothing. `vectors`, float32 [N, 2, H], have length 1.
     """
 
     vectors: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 2, 0), np.float32))
@@ -154,7 +150,6 @@ class LateInteractionPredictions(RetrievalPredictions):
     """Ranks each pair's second text among all second texts by the score with the first text.
 
     Attributes:
-        outputs: float32 [N, 1], the scores of the pairs; see `objectives.embedding.late_interaction.max_sim`.
         queries: float [N, Q, H], the token vectors of first texts.
         documents: the token vectors of second texts.
     """

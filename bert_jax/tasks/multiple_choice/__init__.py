@@ -86,11 +86,7 @@ class MultipleChoiceTask(TableTask):
 
 @dataclasses.dataclass
 class RankingPredictions(TablePredictions):
-    """The scores of the candidates of each query; the first candidate is relevant.
-
-    Attributes:
-        outputs: float32 [N, K], the scores; [N, 1] for pairs.
-    """
+    """The scores of the candidates of each query, float32 [N, K]; the first candidate is relevant."""
 
     @functools.cached_property
     def predicted(self) -> np.ndarray:
@@ -123,8 +119,7 @@ class RerankingConfig(TableConfig):
 class RerankingTask(TableTask):
     """Orders the candidates of each query; see `objectives.multiple_choice`.
 
-    Evaluation files have the columns of the training file and any number of candidates. Predictions are the
-    scores of pairs.
+    Evaluation files may have any number of candidates. Predictions are the scores of pairs.
     """
 
     Config = RerankingConfig

@@ -214,13 +214,12 @@ class AnswerPredictions(Predictions):
     """Predictions of question answering: an answer to each of N questions, in the order of the file.
 
     Attributes:
-        examples: the questions.
-        texts: [N], the predicted answer of each question; "" for no answer.
-        n_best: [N] lists of the best answers, with the fields of nbest_predictions.json: text, probability,
+        texts: the predicted answer of each question; "" for no answer.
+        n_best: lists of the best answers, with the fields of nbest_predictions.json: text, probability,
             start_logit and end_logit.
-        null_odds: [N], the score of no answer minus the score of the best answer; 0 if no span is a
-            candidate. Empty if every question has an answer.
-        non_null: [N], the best answer that is not empty; "" if no span is a candidate.
+        null_odds: the score of no answer minus the score of the best answer; 0 if no span is a candidate.
+            Empty if every question has an answer.
+        non_null: the best answer that is not empty; "" if no span is a candidate.
     """
 
     examples: Questions
@@ -363,8 +362,7 @@ def _listed(chosen: dict[str, Logits]) -> list[dict[str, Any]]:
 def files_beside(path: str) -> tuple[str, str]:
     """Returns the files of n-best answers and null odds that are written next to `path`.
 
-    For a path that ends in predictions.json, they are nbest_predictions.json and null_odds.json; for
-    NAME.json, nbest_NAME.json and null_odds_NAME.json.
+    They are nbest_predictions.json and null_odds.json, or nbest_NAME.json and null_odds_NAME.json.
     """
     name, folder = files.name(path), os.path.dirname(path)
     rest = name.removeprefix("predictions") if name.startswith("predictions") else f"_{name}"
@@ -417,12 +415,10 @@ def score_v2(
 ) -> dict[str, float]:
     """Returns the metrics of SQuAD 2.0, in percent, with the names of the official script.
 
-    A question without an answer has an empty list in `answers`; see `AnswerPredictions` for the others.
-
-    Returns:
-        `exact`, `f1` and `total`; the same for questions with an answer (`HasAns_`) and without an answer
-        (`NoAns_`), if there are any; `best_exact` and `best_f1`, the scores with the best threshold for these
-        questions; and `best_exact_thresh` and `best_f1_thresh`, these thresholds.
+    A question without an answer has an empty list in `answers`. The results are `exact`, `f1` and `total`;
+    the same for questions with an answer (`HasAns_`) and without an answer (`NoAns_`), if there are any;
+    `best_exact` and `best_f1`, the scores with the best threshold; and `best_exact_thresh` and
+    `best_f1_thresh`.
     """
     exact, f1 = matches(answers, predictions, v2=True).T
     answerable = np.array([bool(texts) for texts in answers])

@@ -1,7 +1,4 @@
-"""Reads questions about texts from SQuAD's JSON files (1.1 and 2.0), JSON lines, Parquet or Arrow.
-
-Every error names the file and the question.
-"""
+"""Reads questions about texts from SQuAD's JSON files (1.1 and 2.0), JSON lines, Parquet or Arrow."""
 
 from __future__ import annotations
 
@@ -86,10 +83,6 @@ def read_questions(
     `keys` are {name in `KEYS`: column} for columns with other names. With `labeled`, every question must have
     an answer, unless `v2` is set and the list of answers is empty or the question is marked as unanswerable.
     With `training`, the first answer must be at its `answer_start`; scoring uses only the texts.
-
-    Raises:
-        UserError: the file is missing, is not JSON or has no questions, or too many questions are malformed.
-            The message gives the id of the question.
     """
     path = str(path)
     kind = detect_format(FORMATS, path, file_format)

@@ -73,8 +73,7 @@ class RowBuilder:
 class UnknownTokens:
     """Counts [UNK] in the rows of a model, and logs one warning if it is more than 5% of the tokens.
 
-    `str` returns the end of a log line, "; 1.2% of the tokens are [UNK]", or "" if there are none, which is
-    always the case with byte-level tokenizers.
+    `str` returns the end of a log line, "; 1.2% of the tokens are [UNK]", or "" if there are none.
     """
 
     def __init__(self, tokenizer: Tokenizer, log: Callable[[str], None]):
@@ -133,8 +132,7 @@ def encode_choices(
 ) -> EncodedRows:
     """Tokenizes texts with choices and returns a group of rows for each text, with one row per choice.
 
-    All texts have the same number of choices. `labels` has one int per text or is empty. Rows are truncated
-    to `max_seq_length` tokens, including special tokens.
+    `labels` has one int per text or is empty. Rows have at most `max_seq_length` tokens.
     """
     count = len(choices[0])
     room = tokenizer.layout.room(max_seq_length, pair=True)
@@ -169,9 +167,8 @@ def assemble(
 ) -> EncodedRows:
     """Assembles the rows of all examples; `labels` has one entry per example, or is empty.
 
-    `rows_of_examples` has, for each example, the pairs (A, B) of token ids of its rows (B is None for a
-    single text), and whether the example was truncated. With `has_windows`, the outputs of the rows of an
-    example are averaged.
+    `rows_of_examples` has, for each example, the pairs (A, B) of token ids of its rows, and whether it was
+    truncated. With `has_windows`, the outputs of the rows of an example are averaged.
     """
     builder, truncated = RowBuilder(tokenizer), 0
     for number, (pairs, cut) in enumerate(rows_of_examples):

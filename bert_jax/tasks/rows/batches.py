@@ -1,7 +1,6 @@
-"""Encoded examples and their batches. Batches are a pure function of (seed, step); only numpy is used.
+"""Encoded examples and their batches, which are a pure function of (seed, step); only numpy is used.
 
-The rows of a batch have similar lengths and are padded to one of a few lengths. Short texts therefore cost
-less than long ones, and the number of compiled shapes stays small.
+The rows of a batch have similar lengths and are padded to one of a few lengths, which are few programs.
 """
 
 import dataclasses
@@ -97,13 +96,9 @@ def bucket_lengths(
     """Returns the padded lengths that waste the fewest tokens on padding, ascending.
 
     They are multiples of 8, or `max_seq_length`. Each length needs a compilation, so a length is added only
-    if it saves at least `least` padded tokens and 3% of all. There is at most one additional length for every
-    eight batches, and at most eight lengths in total.
-
-    `lengths`, int [N], are of the longest row of each group, and a batch has `batch_size` groups. `batches`
-    is the number of batches that will be computed, if fewer than an epoch, and `least` the number of tokens
-    computed in the time of a compilation, divided by the number of epochs. `for_few` lifts the limit of one
-    additional length for every eight batches.
+    if it saves at least `least` padded tokens and 3% of all, and, unless `for_few`, for every eight batches.
+    `lengths`, int [N], are of the longest row of each group, a batch has `batch_size` groups, and `batches`
+    is the number of batches that will be computed, if fewer than an epoch.
     """
     longest = int(np.max(lengths, initial=1))
     candidates = np.minimum(np.arange(8, longest + 8, 8), max_seq_length)
@@ -147,15 +142,14 @@ def make_batch(
         data: the encoded rows.
         indices: int64 [B], the groups of the global batch; -1 for padding, which has weight 0.
         buckets: the lengths that rows can be padded to, ascending.
-        local_rows: int [b], the positions in the global batch of the groups that this process feeds
-            (`sharding.local_rows`); all groups by default. The padded length depends on the global batch, so
-            it is the same on every process.
+        local_rows: int [b], the positions in the global batch of the groups that this process feeds. The
+            padded length depends on the global batch, so it is the same on every process.
 
     Returns:
         int32 `input_ids` [b, L], `lengths` [b], `first_lengths` [b] and `row_ids` [b], the positions in the
-        global batch; float32 `weights` [b], and `row_weights` [b] if `data` has them; every target [b, ...],
-        which is 0 for padding; every token target, int32 [b, L]; and every token feature [b, L, F]. If groups
-        have several rows, each array has the shape [b, rows of a group, ...].
+            global batch; float32 `weights` [b], and `row_weights` [b] if `data` has them; every target [b,
+            ...], which is 0 for padding; every token target, int32 [b, L]; and every token feature [b, L, F].
+            If groups have several rows, each array has the shape [b, rows of a group, ...].
     """
     places = expand(np.arange(len(indices)) if local_rows is None else local_rows, data.rows_per_example)
     indices = expand(indices, data.rows_per_example)
@@ -205,9 +199,9 @@ def epoch_order(
 ) -> np.ndarray:
     """Returns the order of the examples in an epoch, int64 [steps, batch_size], -1 for padding.
 
-    Every example occurs once. If the last batch has fewer than `least` examples, it also gets some from the
-    first batch. With `group_by_length`, shuffled examples are sorted by length within windows of 32 batches,
-    and then the batches are shuffled.
+    If the last batch has fewer than `least` examples, it also gets some from the first batch. With
+    `group_by_length`, shuffled examples are sorted by length within windows of 32 batches, which are
+    shuffled.
     """
     rng = np.random.Generator(np.random.Philox(key=[np.uint64(seed), np.uint64(epoch)]))
     order = rng.permutation(len(lengths))
@@ -251,8 +245,7 @@ def train_batches(
 ) -> Generator[dict[str, np.ndarray], None, None]:
     """Yields training batches of `batch_size` groups without end, from step `start_step` on.
 
-    The batch of step s depends only on the data, the seed and s. The padded lengths are chosen by
-    `bucket_lengths` if `buckets` is empty; `local_rows` is as in `make_batch`.
+    The batch of step s depends only on the data, the seed and s.
     """
     buckets = buckets or bucket_lengths(data.group_lengths, batch_size, data.max_seq_length)
     for indices in orders_from(data, batch_size, seed, start_step, group_by_length):

@@ -84,9 +84,9 @@ class Shapes:
     ) -> Shapes:
         """Returns the cheapest shapes, including compilations. All processes of a run get the same shapes.
 
-        `size` is as in the class, and `costs` are the costs of a forward pass. `packs` is whether rows may
-        hold several examples, which groups and token features rule out. `most_tokens` is the maximum number
-        of tokens of a packed batch; None for a number that suits the devices.
+        `packs` is whether rows may hold several examples, which groups and token features rule out.
+        `most_tokens` is the maximum number of tokens of a packed batch; None for a number that suits the
+        devices.
         """
         least = costs.least_saved(data)
         lengths = batches.bucket_lengths(

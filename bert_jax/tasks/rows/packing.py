@@ -1,8 +1,7 @@
 """Packs several short examples into each row, so that random batches and predictions need little padding.
 
-Packed batches mix all lengths, in contrast to batches of examples with similar lengths. Rows have the layout
-of packed pre-training rows (`bert_jax.data.packed`), with weights and targets for each example. Only numpy is
-used. Batch s of a run is a pure function of (data, seed, s).
+Rows have the layout of packed pre-training rows (`bert_jax.data.packed`), with weights and targets for each
+example. Only numpy is used. Batch s of a run is a pure function of (data, seed, s).
 """
 
 from __future__ import annotations
@@ -72,8 +71,8 @@ def plan(
 ) -> Packing | None:
     """Returns the shapes of packed batches that need the fewest FLOPs, or None if packing is too expensive.
 
-    Packing is too expensive if padded batches of examples with similar lengths need far fewer FLOPs, for
-    example if every device has only one or two examples.
+    That is the case if padded batches of examples with similar lengths need far fewer FLOPs, for example if
+    every device has only one or two examples.
 
     Args:
         data: the encoded rows.
@@ -81,8 +80,7 @@ def plan(
         steps: the number of steps of the run.
         multiple: the number of devices that the batch is sharded over, a divisor of the number of rows.
         row_flops: maps the number of tokens of a row to its FLOPs.
-        parts: `accumulate_steps`. The number of rows on every device is a multiple of it, and empty rows fill
-            up the batch. It does not influence which examples share a row.
+        parts: `accumulate_steps`, a divisor of the number of rows on every device.
         compilation: the FLOPs in the time of a compilation; each number of rows needs a compilation.
         length: the number of tokens per row with which the run was started, or 0 if its batches are not
             packed; None to choose.
@@ -130,8 +128,7 @@ def train_batches(
 ) -> Generator[dict[str, np.ndarray], None, None]:
     """Yields packed batches of `batch_size` examples (or groups) without end, from step `start_step` on.
 
-    `local_rows` maps the number of rows of a global batch to the rows that this process feeds
-    (`sharding.local_rows`); all rows by default.
+    `local_rows` maps the number of rows of a global batch to the rows that this process feeds.
     """
     for groups in orders_from(data, batch_size, seed, start_step, group_by_length=False):
         yield make_batch(data, expand(groups, data.rows_per_example), packing, local_rows)
@@ -169,8 +166,8 @@ def for_outputs(
 ) -> Packing | None:
     """Returns the shape of packed batches for prediction if they cost less than padded batches, else None.
 
-    There are few possible shapes, so files share programs. `lengths`, int64 [N], are the lengths of examples,
-    `tokens` is the size of a batch on each of `multiple` devices, `padded` the cost of all padded rows.
+    `lengths`, int64 [N], are the lengths of examples, `tokens` is the size of a batch on each of `multiple`
+    devices, `padded` the cost of all padded rows.
     """
     length = max(_SHORTEST_ROW, 1 << (int(lengths.max()) - 1).bit_length())
     rows, sequences = multiple * max(1, tokens // length), length // _LEAST_TOKENS

@@ -96,11 +96,6 @@ def read_sentences(
     `word`, `tag` and `id` are columns. In CoNLL files, they are numbers from 0, or negative from the end, by
     default the first and the last column, without ids. In other files, they are names, by default one of
     `WORDS` and one of `TAGS`; the column "document", if present, identifies the document of a sentence.
-    `format` is "conll", "jsonl", or "auto" to use the suffix; suffixes that are not for tables mean CoNLL.
-
-    Raises:
-        UserError: the file is missing or empty, a column is missing, or more than 5% of the sentences are
-            malformed.
     """
     path = str(path)
     kind = detect_format(_FORMATS, path, format)
@@ -175,9 +170,8 @@ def words_of(row: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
 class TaggedRows(EncodedRows):
     """The rows of sentences.
 
-    Attributes:
-        word_tokens: int64 [words of all sentences], the position in `tokens` of each word's first subword, in
-            the row with the most context for the word.
+    `word_tokens`, int64 [words of all sentences], is the position in `tokens` of each word's first subword,
+    in the row with the most context for the word.
     """
 
     word_tokens: np.ndarray
@@ -268,7 +262,6 @@ class TagPredictions(Predictions):
     """Predictions of tagging: the tag of each word.
 
     Attributes:
-        examples: the sentences.
         of_entities: whether the tags encode entities.
         tags: the predicted tags of each sentence, in BIO2 if tags encode entities.
         probabilities: float32 [words of all sentences], the probability of each word's most likely tag.

@@ -240,11 +240,7 @@ class TextClassification(TextTask):
 
     @property
     def positive(self) -> int:
-        """Returns the number of the positive label, for the metric `f1`.
-
-        Raises:
-            UserError: `positive_label` is not one of the labels.
-        """
+        """Returns the number of the positive label, for the metric `f1`."""
         name = self.config.positive_label
         try:
             return table.label_index(self.numbers, name) if name else 1
@@ -328,8 +324,7 @@ def parse_class_weights(text: str, labels: Sequence[str], targets: Sequence[int]
 class LabelSets(ClassPredictions):
     """Predictions of a multi-label classification: all labels whose probability is above 0.5.
 
-    Attributes:
-        targets: bool [N, C], the true labels; empty if the examples have no labels.
+    `targets`, bool [N, C], are the true labels; empty if the examples have no labels.
     """
 
     @functools.cached_property
