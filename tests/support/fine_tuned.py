@@ -1,8 +1,10 @@
 """Fine-tuning on a file with texts and labels, as a user calls it, and equivalent work directories with
 random weights, for tests that need no training."""
 
+import json
 import shutil
 
+import numpy as np
 import pytest
 from support.tiny_model import draw_parameters, tiny_config
 
@@ -53,39 +55,81 @@ def make_run(directory, vocabulary, task, labels=None, fields=(), **data):
     return directory
 
 
+NO_DROPOUT = ("--config.model.hidden_dropout_prob=0", "--config.model.attention_probs_dropout_prob=0")
+LEARNING = (
+    *("--config.max_seq_length=16", "--config.batch_size=16", "--config.optimizer.learning_rate=0.003"),
+    *NO_DROPOUT,
+)  # for a tiny model
+
+
 def command_that_learns(config, files, workdir, pretrained, *more):
-    """Returns `finetune` arguments for a task's files, with a learning rate that suits a tiny model."""
+    """Returns `finetune` arguments for a task's folder of files."""
+    run = [f"--config={config}", f"--workdir={workdir}", f"--config.init_from={pretrained}"]
+    return ["finetune", *run, f"--config.data_dir={files}", *LEARNING, *more]
+
+
+def command(
+    files,
+    workdir,
+    pretrained,
+    *more,
+    config="finetune/classification",
+    suffix="csv",
+    text="text",
+    label="label",
+):
+    """Returns `finetune` arguments for the tables train and dev in `files`, with the names of the columns."""
     return [
         "finetune",
         f"--config={config}",
         f"--workdir={workdir}",
         f"--config.init_from={pretrained}",
-        f"--config.data_dir={files}",
-        "--config.max_seq_length=16",
-        "--config.batch_size=16",
-        "--config.optimizer.learning_rate=0.003",
-        "--config.model.hidden_dropout_prob=0",
-        "--config.model.attention_probs_dropout_prob=0",
-        *more,
-    ]
-
-
-def command(files, workdir, pretrained, *more, text="text", label="label"):
-    """Returns `finetune` arguments for train.csv and dev.csv in `files`, with the names of the columns."""
-    return [
-        "finetune",
-        "--config=finetune/classification",
-        f"--workdir={workdir}",
-        f"--config.init_from={pretrained}",
-        f"--config.data.train={files}/train.csv",
-        f"--config.data.eval={files}/dev.csv",
+        f"--config.data.train={files}/train.{suffix}",
+        f"--config.data.eval={files}/dev.{suffix}",
         f"--config.data.text_a={text}",
-        f"--config.data.label={label}",
+        *([f"--config.data.label={label}"] if label else []),
         *more,
     ]
 
 
-NO_DROPOUT = ("--config.model.hidden_dropout_prob=0", "--config.model.attention_probs_dropout_prob=0")
+def learn(command, workdir, capsys):
+    """Runs `finetune`; returns its output, and the scores of the best step, which `evaluate` finds again."""
+    assert cli.main(command) == 0
+    shown = capsys.readouterr().out
+    best = json.loads((workdir / "best.json").read_text())["scores"]
+    assert cli.main(["evaluate", f"--workdir={workdir}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["scores"] == pytest.approx(best)
+    return shown, best
+
+
+def predict(workdir, file):
+    """Returns the predictions for a file, as JSON objects."""
+    output = file.with_name(f"{file.stem}-predictions.jsonl")
+    assert cli.main(["predict", f"--workdir={workdir}", f"--input={file}", f"--output={output}"]) == 0
+    return [json.loads(line) for line in output.read_text().splitlines()]
+
+
+def rerank(workdir, pretrained, documents, queries, header, capsys):
+    """Asserts that a search orders all documents by the scores that `predict` gives the pairs.
+
+    Returns the texts of the documents for each query, the best first.
+    """
+    index = documents.with_name("index")
+    search = ["search", f"--model={pretrained}", f"--corpus={documents}", f"--index={index}", "--json"]
+    search += [f"--rerank={workdir}", "--top=99", *(f"--query={query}" for query in queries)]
+    capsys.readouterr()
+    assert cli.main(search) == 0
+    found = [json.loads(line)["results"] for line in capsys.readouterr().out.splitlines()]
+    pairs = documents.with_name("pairs.tsv")
+    results = [(query, result) for query, of_query in zip(queries, found, strict=True) for result in of_query]
+    pairs.write_text("\n".join([header, *(f"{query}\t{result['text']}" for query, result in results)]) + "\n")
+    scores = [one["prediction"] for one in predict(workdir, pairs)]
+    np.testing.assert_allclose(scores, [result["score"] for _, result in results], atol=1e-3)
+    count = len(documents.read_text().splitlines())
+    for of_query in found:
+        assert len(of_query) == count
+        assert [one["score"] for one in of_query] == sorted((one["score"] for one in of_query), reverse=True)
+    return [[one["text"] for one in of_query] for of_query in found]
 
 
 @pytest.fixture(scope="module")

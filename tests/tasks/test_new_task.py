@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.fine_tuned import NO_DROPOUT
+from support.fine_tuned import LEARNING, command, learn, predict
 
-from bert_jax import cli, tasks
+from bert_jax import tasks
 from bert_jax.tasks import registry
 from bert_jax.training.metrics import read_metrics
 
@@ -38,34 +38,13 @@ def files(tmp_path):
 @pytest.mark.long
 def test_a_new_task_trains_evaluates_and_predicts(files, pretrained, capsys):
     run = files / "run"
-    command = [
-        "finetune",
-        f"--config={FOLDER / 'ordinal_config.py'}",
-        f"--workdir={run}",
-        f"--config.init_from={pretrained}",
-        f"--config.data.train={files}/train.csv",
-        f"--config.data.eval={files}/dev.csv",
-        "--config.data.text_a=text",
-        "--config.data.label=grade",
-        "--config.spread=3.0",
-        "--config.max_seq_length=16",
-        "--config.batch_size=16",
-        "--config.epochs=4",
-        "--config.optimizer.learning_rate=0.01",
-        *NO_DROPOUT,
-    ]
-    assert cli.main(command) == 0
-    best = json.loads((run / "best.json").read_text())
-    assert list(best["scores"]) == ["accuracy", "mean_absolute_error"]
+    flags = ["--config.spread=3.0", *LEARNING, "--config.epochs=4", "--config.optimizer.learning_rate=0.01"]
+    config = FOLDER / "ordinal_config.py"
+    _, best = learn(command(files, run, pretrained, *flags, config=config, label="grade"), run, capsys)
+    assert list(best) == ["accuracy", "mean_absolute_error"]
     losses = [line["loss"] for line in read_metrics(run, "eval")]
     assert losses[-1] < 0.9 * losses[0]
     assert json.loads((run / "config.json").read_text())["labels"] == ["1", "2", "3"]
     assert (run / "errors-dev.tsv").exists()
-
-    capsys.readouterr()
-    assert cli.main(["evaluate", f"--workdir={run}", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["scores"] == pytest.approx(best["scores"])
-    output = files / "out.jsonl"
-    assert cli.main(["predict", f"--workdir={run}", f"--input={files}/dev.csv", f"--output={output}"]) == 0
-    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    rows = predict(run, files / "dev.csv")
     assert len(rows) == 24 and set(rows[0]["probabilities"]) == {"1", "2", "3"}

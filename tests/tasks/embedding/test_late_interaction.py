@@ -1,12 +1,10 @@
 """Late interaction: rows with markers and [MASK], a run that learns, ranks, and the reranking of a search."""
 
-import json
-
 import numpy as np
 import pytest
-from support.fine_tuned import NO_DROPOUT, make_task
+from support.fine_tuned import LEARNING, command, learn, make_task, rerank
 
-from bert_jax import cli, tokenization
+from bert_jax import tokenization
 from bert_jax.tasks.embedding import (
     LateInteractionPredictions,
     RetrievalPredictions,
@@ -35,7 +33,8 @@ def groups():
 def files(tmp_path_factory):
     directory = tmp_path_factory.mktemp("groups")
     rows = ["first\tsecond\twrong", *map("\t".join, groups())]
-    (directory / "train.tsv").write_text("\n".join(rows) + "\n")
+    for name in ("train", "dev"):
+        (directory / f"{name}.tsv").write_text("\n".join(rows) + "\n")
     (directory / "docs.txt").write_text("".join(f"{second}\n" for _, second, _ in groups()))
     return directory
 
@@ -48,50 +47,18 @@ def marked(tmp_path_factory, vocabulary):
     return path
 
 
-def command(files, workdir, pretrained, *more):
-    return [
-        *("finetune", "--config=finetune/late_interaction", f"--workdir={workdir}"),
-        *(f"--config.init_from={pretrained}", "--config.data.text_a=first", "--config.data.text_b=second"),
-        *(f"--config.data.train={files / 'train.tsv'}", f"--config.data.eval={files / 'train.tsv'}"),
-        *("--config.max_seq_length=12", "--config.query_length=8", "--config.vector_size=16"),
-        *("--config.batch_size=16", "--config.optimizer.learning_rate=3e-3", *more),
-    ]
-
-
-@pytest.fixture(scope="module")
-def run(files, pretrained, tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("run") / "run"
-    more = ("--config.data.negatives=wrong", "--config.epochs=30", "--config.accumulate_steps=2")
-    assert cli.main(command(files, workdir, pretrained, *more, *NO_DROPOUT)) == 0
-    return workdir
-
-
 @pytest.mark.long
-def test_a_run_finds_the_second_texts_and_orders_documents(run, files, pretrained, tmp_path, capsys):
-    best = json.loads((run / "best.json").read_text())["scores"]
+def test_a_run_finds_the_second_texts_and_orders_documents(files, pretrained, tmp_path, capsys):
+    run = tmp_path / "run"
+    flags = ["--config.data.text_b=second", "--config.data.negatives=wrong", *LEARNING, "--config.epochs=30"]
+    flags += ["--config.max_seq_length=12", "--config.accumulate_steps=2"]
+    flags += [f"--config.{name}={value}" for name, value in LENGTHS.items()]
+    columns = dict(config="finetune/late_interaction", suffix="tsv", text="first", label="")
+    _, best = learn(command(files, run, pretrained, *flags, **columns), run, capsys)
     assert best["mrr"] > 0.9 and best["recall10"] == 1
-    capsys.readouterr()
-    assert cli.main(["evaluate", f"--workdir={run}", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["scores"] == pytest.approx(best)
-
-    chosen = list(groups())[::5]
-    search = [f"--model={pretrained}", f"--corpus={files / 'docs.txt'}", f"--index={tmp_path / 'index'}"]
-    search += [*(f"--query={query}" for query, *_ in chosen), f"--rerank={run}", "--json", "--top=27"]
-    capsys.readouterr()
-    assert cli.main(["search", *search]) == 0
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    for (query, second, _), one in zip(chosen, found, strict=True):
-        assert one["query"] == query
-        assert one["results"][0]["text"] == second and len(one["results"]) == 27
-        scores = [result["score"] for result in one["results"]]
-        assert scores == sorted(scores, reverse=True) and max(scores) <= 8.01
-    pairs, out = tmp_path / "pairs.tsv", tmp_path / "out.jsonl"
-    results = [(one["query"], result) for one in found for result in one["results"]]
-    rows = [f"{query}\t{result['text']}" for query, result in results]
-    pairs.write_text("\n".join(["first\tsecond", *rows]) + "\n")
-    assert cli.main(["predict", f"--workdir={run}", f"--input={pairs}", f"--output={out}"]) == 0
-    scores = [json.loads(line)["prediction"] for line in out.read_text().splitlines()]
-    np.testing.assert_allclose(scores, [result["score"] for _, result in results], atol=1e-3)
+    queries, right, _ = zip(*list(groups())[::5], strict=True)
+    found = rerank(run, pretrained, files / "docs.txt", queries, "first\tsecond", capsys)
+    assert [texts[0] for texts in found] == [*right]
 
 
 def test_rows_have_markers_and_queries_are_filled_up_with_masks(marked, tmp_path):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support.fine_tuned import NO_DROPOUT, make_task
+from support import fine_tuned
 
 import bert_jax
 from bert_jax import cli
@@ -40,33 +40,23 @@ def files(tmp_path_factory):
     return directory
 
 
-def command(files, workdir, pretrained, *more):
-    return [
-        *("finetune", "--config=finetune/embedding", f"--workdir={workdir}"),
-        *(f"--config.init_from={pretrained}", "--config.data.text_a=first", "--config.max_seq_length=16"),
-        *(f"--config.data.train={files / 'train.tsv'}", f"--config.data.eval={files / 'dev.tsv'}"),
-        *("--config.batch_size=16", "--config.optimizer.learning_rate=3e-3", *more),
-    ]
+def arguments(files, workdir, pretrained, *more):
+    columns = dict(config="finetune/embedding", suffix="tsv", text="first", label="")
+    return fine_tuned.command(files, workdir, pretrained, *fine_tuned.LEARNING, *more, **columns)
 
 
 @pytest.mark.long
 def test_a_run_finds_the_second_texts_and_its_vectors_are_those_of_embed(files, pretrained, tmp_path, capsys):
     workdir = tmp_path / "run"
-    more = ("--config.data.text_b=second", "--config.data.negatives=wrong", "--config.epochs=6", *NO_DROPOUT)
-    assert cli.main(command(files, workdir, pretrained, *more)) == 0
-    shown = capsys.readouterr().out
+    more = ("--config.data.text_b=second", "--config.data.negatives=wrong", "--config.epochs=6")
+    shown, best = fine_tuned.learn(arguments(files, workdir, pretrained, *more), workdir, capsys)
     assert "128 examples" in shown and "3 texts per group" in shown
     assert f"try: bert-jax embed --model={workdir} --input=FILE --output=FILE" in shown
-    best = json.loads((workdir / "best.json").read_text())["scores"]
     assert best["mrr"] > 0.9 and best["recall10"] == 1
-    assert cli.main(["evaluate", f"--workdir={workdir}", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["scores"] == pytest.approx(best)
 
-    new, out = tmp_path / "new.tsv", tmp_path / "out.jsonl"
-    rows = [row[:2] for row in pairs(8, 9)]
+    new, rows = tmp_path / "new.tsv", [row[:2] for row in pairs(8, 9)]
     new.write_text("\n".join(["first\tsecond", *map("\t".join, rows)]) + "\n")
-    assert cli.main(["predict", f"--workdir={workdir}", f"--input={new}", f"--output={out}"]) == 0
-    cosines = [json.loads(line)["prediction"] for line in out.read_text().splitlines()]
+    cosines = [one["prediction"] for one in fine_tuned.predict(workdir, new)]
     texts, vectors = tmp_path / "texts.txt", tmp_path / "vectors.npy"
     texts.write_text("".join(f"{text}\n" for row in rows for text in row))
     assert cli.main(["embed", f"--model={workdir}", f"--input={texts}", f"--output={vectors}"]) == 0
@@ -82,24 +72,19 @@ def test_a_run_finds_the_second_texts_and_its_vectors_are_those_of_embed(files, 
 )
 def test_pairs_with_scores_or_classes(files, pretrained, tmp_path, more, capsys):
     workdir = tmp_path / "run"
-    more += ("--config.data.text_b=any", "--config.data.label=score")
-    fields = (*more, "--config.epochs=12", "--config.accumulate_steps=2", *NO_DROPOUT)
-    assert cli.main(command(files, workdir, pretrained, *fields)) == 0
-    best = json.loads((workdir / "best.json").read_text())["scores"]
+    more += ("--config.data.text_b=any", "--config.data.label=score", "--config.epochs=12")
+    command = arguments(files, workdir, pretrained, *more, "--config.accumulate_steps=2")
+    _, best = fine_tuned.learn(command, workdir, capsys)
     assert set(best) == {"spearman", "pearson"} and best["spearman"] > 0.6
-    capsys.readouterr()
-    assert cli.main(["evaluate", f"--workdir={workdir}", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["scores"] == pytest.approx(best)
 
 
 @pytest.mark.long
 def test_single_texts_are_restored_and_the_decoder_is_left_behind(files, pretrained, tmp_path, capsys):
     workdir, folder = tmp_path / "run", tmp_path / "folder"
     more = ("--config.loss=denoising", "--config.data.eval_columns=first,second", "--config.epochs=8")
-    more += ("--config.accumulate_steps=2", "--config.log_every=1", *NO_DROPOUT)
-    assert cli.main(command(files, workdir, pretrained, *more)) == 0
-    assert "sequence packing: " in capsys.readouterr().out
-    assert set(json.loads((workdir / "best.json").read_text())["scores"]) >= {"mrr", "recall10"}
+    more += ("--config.accumulate_steps=2", "--config.log_every=1")
+    shown, best = fine_tuned.learn(arguments(files, workdir, pretrained, *more), workdir, capsys)
+    assert "sequence packing: " in shown and set(best) >= {"mrr", "recall10"}
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     losses = [line["task_loss"] for line in lines if line["kind"] == "train"]
     assert losses[-1] < losses[0] - 1
@@ -107,7 +92,6 @@ def test_single_texts_are_restored_and_the_decoder_is_left_behind(files, pretrai
     assert {"mlm/transform/kernel", "mlm/bias"} < set(report["loaded"])
     assert report["new"] and all("/cross_attention/" in name for name in report["new"])
 
-    assert cli.main(["evaluate", f"--workdir={workdir}"]) == 0
     convert = ["convert", f"--input={workdir}", f"--output={folder}", "--to=huggingface"]
     assert cli.main(convert) == 0
     names = list(load_file(folder / "model.safetensors"))
@@ -119,12 +103,14 @@ def test_single_texts_are_restored_and_the_decoder_is_left_behind(files, pretrai
     np.testing.assert_allclose(theirs.encode(texts).pooled, found, atol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)
 
-    again = command(files, tmp_path / "again", workdir, "--config.data.text_b=second", "--config.epochs=1")
-    assert cli.main(again) == 0  # pairs, from what single texts have taught
+    pairs = arguments(files, tmp_path / "pairs", workdir, "--config.data.text_b=second", "--config.epochs=1")
+    assert cli.main(pairs) == 0  # from what single texts have taught
 
 
 def test_single_texts_are_their_own_positives(files, vocabulary):
-    task = make_task(vocabulary, "embedding", text_a="first", eval_columns="first,any,score", eval="x.tsv")
+    task = fine_tuned.make_task(
+        vocabulary, "embedding", text_a="first", eval_columns="first,any,score", eval="x.tsv"
+    )
     rows = task.encode(task.read_training(str(files / "train.tsv")))
     assert rows.rows_per_example == 2 and len(rows) == 256
     texts = rows.targets["texts"].reshape(-1, 2)
@@ -137,7 +123,7 @@ def test_single_texts_are_their_own_positives(files, vocabulary):
     with pytest.raises(UserError, match="needs a dropout rate"):
         task.read_training(str(files / "train.tsv"))
     with pytest.raises(UserError, match=r"data\.eval_columns"):
-        make_task(vocabulary, "embedding", text_a="first").read(str(files / "dev.tsv"))
+        fine_tuned.make_task(vocabulary, "embedding", text_a="first").read(str(files / "dev.tsv"))
 
 
 def test_prefixes_and_negatives_of_a_json_list(vocabulary, tmp_path):
@@ -148,7 +134,7 @@ def test_prefixes_and_negatives_of_a_json_list(vocabulary, tmp_path):
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     more = dict(text_a="q", text_b="p", negatives="n", prefix_a="is ", prefix_b="big ")
-    task = make_task(vocabulary, "embedding", **more)
+    task = fine_tuned.make_task(vocabulary, "embedding", **more)
     rows = task.encode(task.read_training(str(path)))
     assert rows.rows_per_example == task.objective().group == 4
     assert rows.targets["texts"].tolist() == [0, 1, 2, 3, 2, 4, 5, 1]  # equal without their prefixes

@@ -1,13 +1,10 @@
 """Questions with several answers: read, encoded in groups, learned, predicted."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
-from support.fine_tuned import make_task
-
-from bert_jax import cli
+from support import fine_tuned
 
 COLORS, ANIMALS = ("red", "green", "blue"), ("cat", "dog", "bird")
 
@@ -32,7 +29,7 @@ def files(tmp_path_factory):
 
 def test_a_question_is_a_group_of_rows(vocabulary, files):
     columns = dict(text_a="question", choices="a,b,c", label="right")
-    found = make_task(vocabulary, "multiplechoice", ("0", "1", "2"), **columns)
+    found = fine_tuned.make_task(vocabulary, "multiplechoice", ("0", "1", "2"), **columns)
     examples = found.read(str(files / "dev.tsv"))
     data = found.encode(examples)
     assert data.rows_per_example == 3 and len(data) == 3 * len(examples) == 72
@@ -47,31 +44,15 @@ def test_a_question_is_a_group_of_rows(vocabulary, files):
 
 @pytest.mark.long
 def test_from_training_to_predictions(pretrained, files, tmp_path, capsys):
-    command = [
-        *("finetune", "--config=finetune/multiple_choice", f"--workdir={tmp_path / 'run'}"),
-        *(f"--config.init_from={pretrained}", f"--config.data.train={files / 'train.tsv'}"),
-        *(f"--config.data.eval={files / 'dev.tsv'}", "--config.data.text_a=question"),
-        *("--config.data.choices=a,b,c", "--config.data.label=right", "--config.max_seq_length=16"),
-        *("--config.batch_size=16", "--config.epochs=6", "--config.optimizer.learning_rate=3e-3"),
-    ]
-    assert cli.main(command) == 0
-    best = json.loads((tmp_path / "run" / "best.json").read_text())
-    assert best["scores"]["accuracy"] > 0.9  # chance is a third
-    capsys.readouterr()
-    assert cli.main(["evaluate", f"--workdir={tmp_path / 'run'}", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["scores"] == best["scores"]
-    out = tmp_path / "out.jsonl"
-    unlabeled = tmp_path / "new.tsv"
+    run, flags = tmp_path / "run", ["--config.data.choices=a,b,c", "--config.epochs=6", *fine_tuned.LEARNING]
+    columns = dict(config="finetune/multiple_choice", suffix="tsv", text="question", label="right")
+    command = fine_tuned.command(files, run, pretrained, *flags, **columns)
+    _, best = fine_tuned.learn(command, run, capsys)
+    assert best["accuracy"] > 0.9  # chance is a third
     lines = (files / "dev.tsv").read_text().splitlines()
+    unlabeled = tmp_path / "new.tsv"
     unlabeled.write_text("\n".join(line.rsplit("\t", 1)[0] for line in lines) + "\n")
-    assert (
-        cli.main(["predict", f"--workdir={tmp_path / 'run'}", f"--input={unlabeled}", f"--output={out}"]) == 0
-    )
-    predicted = [json.loads(line) for line in out.read_text().splitlines()]
+    predicted = fine_tuned.predict(run, unlabeled)
     right = [line.rsplit("\t", 1)[1] for line in lines[1:]]
     share = np.mean([one["prediction"] == label for one, label in zip(predicted, right, strict=True)])
-    assert share == pytest.approx(best["scores"]["accuracy"]) and set(predicted[0]["probabilities"]) == {
-        "0",
-        "1",
-        "2",
-    }
+    assert share == pytest.approx(best["accuracy"]) and set(predicted[0]["probabilities"]) == {*"012"}
