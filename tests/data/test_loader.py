@@ -75,18 +75,6 @@ def test_batches_are_the_rows_of_their_step(dataset):
         assert batch["row_ids"].dtype == np.int32
 
 
-@pytest.mark.parametrize("start", [0, 1, 7, 8, 1000])
-def test_start_step_is_the_same_as_skipping(dataset, start):
-    skipped = take(loader.train_batches(dataset, 8, seed=3, start_step=0), start + 5)[start:]
-    assert_same(take(loader.train_batches(dataset, 8, seed=3, start_step=start), 5), skipped)
-
-
-@pytest.mark.parametrize("prefetch", [0, 1, 2, 16])
-def test_prefetch_changes_nothing(dataset, prefetch):
-    expected = take(loader.train_batches(dataset, 8, seed=3, start_step=0), 30)
-    assert_same(take(loader.train_batches(dataset, 8, seed=3, start_step=0, prefetch=prefetch), 30), expected)
-
-
 def joined(parts, owned):
     order = np.argsort(np.concatenate(owned))
     return [

@@ -4,7 +4,6 @@ import json
 import pathlib
 import random
 
-import sentencepiece
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
@@ -31,19 +30,15 @@ def composed_deberta(folder):
 def write(folder):
     """Writes the vocabularies, and returns for each name a path and the options of `tokenization.load`."""
     (folder / "vocab.txt").write_text(vocabularies.VOCABULARY + "".join(f"{c}\n##{c}\n" for c in "exyz09"))
-    rng = random.Random(0)
-    lines = [" ".join(rng.choices(vocabularies.WORDS, k=9)) + " 9, 3" for _ in range(300)]
-    with (folder / "unigram.model").open("wb") as file:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines), model_writer=file, vocab_size=80, hard_vocab_limit=False,
-            minloglevel=2, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
-            control_symbols=["[CLS]", "[SEP]", "[MASK]"],
-        )  # fmt: skip
+    words = [*vocabularies.WORDS, "9,", "3"]
+    unigram = vocabularies.albert_model(folder, words=words, size=80)
     rust = tokenizers.Tokenizer(models.BPE())
     rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = sorted(byte_bpe.ALPHABET)
     special = byte_bpe.ROBERTA_TOKENS
     options = dict(special_tokens=[*special.values()], initial_alphabet=alphabet, show_progress=False)
+    rng = random.Random(0)
+    lines = [" ".join(rng.choices(words, k=9)) for _ in range(300)]
     rust.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=300, **options))
     model = json.loads(rust.to_str())["model"]
     merges = [" ".join(merge) for merge in model["merges"]]
@@ -52,7 +47,6 @@ def write(folder):
     (folder / "plain" / "tokenizer.json").write_bytes(byte_bpe.serialized(content))
     content = json.loads(byte_bpe.serialized(content)) | {"normalizer": {"type": "NFC"}}
     (folder / "nfc" / "tokenizer.json").write_text(json.dumps(content))
-    unigram = str(folder / "unigram.model")
     return {
         "wordpiece": (str(folder / "vocab.txt"), dict(lower_case=True)),
         "wordpiece, cased": (str(folder / "vocab.txt"), dict(lower_case=False)),

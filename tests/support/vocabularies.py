@@ -41,42 +41,39 @@ def wordpiece_json(**parts):
     } | parts
 
 
-def fairseq_model(folder, size=60):
-    """Writes a SentencePiece model with the ids of XLM-R into a folder, and returns its path."""
-    rng, path = np.random.default_rng(0), folder / "sentencepiece.bpe.model"
+def sentence_piece(path, words=WORDS, size=60, **options):
+    """Writes a SentencePiece model that is learned from random words, and returns its path."""
+    rng = np.random.default_rng(0)
     with path.open("wb") as file:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(" ".join(rng.choice(WORDS, 9)) for _ in range(300)), model_writer=file,
-            vocab_size=size, hard_vocab_limit=False, minloglevel=2, unk_id=0, bos_id=1, eos_id=2, pad_id=-1,
-        )  # fmt: skip
-    return path
-
-
-def deberta_model(folder, size=60, extra=()):
-    """Writes a SentencePiece model as DeBERTa's into a folder, and returns its path.
-
-    Args:
-        folder: an existing folder.
-        size: the number of pieces.
-        extra: further words of its text.
-    """
-    rng, path = np.random.default_rng(0), folder / "spm.model"
-    pieces = dict(pad_piece="[PAD]", bos_piece="[CLS]", eos_piece="[SEP]", unk_piece="[UNK]")
-    with path.open("wb") as file:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(" ".join(rng.choice([*WORDS, *extra], 9)) for _ in range(300)),
-            model_writer=file, vocab_size=size, hard_vocab_limit=False, minloglevel=2,
-            pad_id=0, bos_id=1, eos_id=2, unk_id=3, **pieces,
-        )  # fmt: skip
+            sentence_iterator=(" ".join(rng.choice(words, 9)) for _ in range(300)),
+            **dict(model_writer=file, vocab_size=size, hard_vocab_limit=False, minloglevel=2),
+            **options,
+        )
     return str(path)
 
 
-def version_5(model):
-    """Returns the text of the tokenizer.json that DebertaV2Tokenizer of transformers 5 saves.
+def fairseq_model(folder, **options):
+    """Writes a SentencePiece model with the ids of XLM-R into a folder, and returns its path."""
+    ids = dict(unk_id=0, bos_id=1, eos_id=2, pad_id=-1)
+    return sentence_piece(folder / "sentencepiece.bpe.model", **ids, **options)
 
-    Args:
-        model: the content of a SentencePiece model as DeBERTa's.
-    """
+
+def albert_model(folder, **options):
+    """Writes a SentencePiece model as google-research/albert trained its own; returns its path."""
+    ids = dict(pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"])
+    return sentence_piece(folder / "spiece.model", **ids, **options)
+
+
+def deberta_model(folder, size=60, extra=()):
+    """Writes a SentencePiece model as DeBERTa's into a folder, and returns its path."""
+    pieces = dict(pad_piece="[PAD]", bos_piece="[CLS]", eos_piece="[SEP]", unk_piece="[UNK]")
+    ids = dict(pad_id=0, bos_id=1, eos_id=2, unk_id=3)
+    return sentence_piece(folder / "spm.model", [*WORDS, *extra], size, **pieces, **ids)
+
+
+def version_5(model):
+    """Returns the tokenizer.json that DebertaV2Tokenizer of transformers 5 saves for a model."""
     pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
     scores = [(pieces.IdToPiece(i), pieces.GetScore(i)) for i in range(len(pieces))]
     rust = tokenizers.Tokenizer(tokenizers.models.Unigram(scores, unk_id=3))
@@ -91,14 +88,7 @@ def version_5(model):
 
 
 def write_folder(folder, family, vocab_size, files):
-    """Writes a small encoder as a Hugging Face folder.
-
-    Args:
-        folder: an existing folder.
-        family: "bert" or "roberta".
-        vocab_size: the number of embeddings.
-        files: {name: content} of the files of the tokenizer; the content is a text, or an object for JSON.
-    """
+    """Writes a small encoder of a family ("bert" or "roberta") and the files {name: text or JSON object}."""
     sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
     types = {"roberta": {"type_vocab_size": 1, "position_offset": 2}}.get(family, {})
     fields = sizes | types | {"max_position_embeddings": 20, "model_type": family}

@@ -1,67 +1,24 @@
 """SentencePiece behind the interface of WordPiece."""
 
-import io
-
 import pytest
 import sentencepiece
+from support import vocabularies
 
 from bert_jax import tokenization
 from bert_jax.errors import UserError
 from bert_jax.tokenization import templates
 
-TEXT = [
-    "the quick brown fox jumps over the lazy dog",
-    "a tokenizer splits words into pieces of words",
-    "pieces that continue a word have no mark before them",
-    "the reference tokenizer lower cases and strips accents",
-] * 20
-
-
-def train(path, **options):
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXT),
-        model_writer=model,
-        vocab_size=90,
-        hard_vocab_limit=False,
-        minloglevel=2,
-        **options,
-    )
-    path.write_bytes(model.getvalue())
-    return str(path)
-
-
-OURS = {
-    "pad_id": 0,
-    "unk_id": 1,
-    "bos_id": 2,
-    "eos_id": 3,
-    "pad_piece": "[PAD]",
-    "unk_piece": "[UNK]",
-    "bos_piece": "[CLS]",
-    "eos_piece": "[SEP]",
-    "control_symbols": ["[MASK]"],
-}
-# As google-research/albert trained its models.
-ALBERT = {
-    "pad_id": 0,
-    "unk_id": 1,
-    "bos_id": -1,
-    "eos_id": -1,
-    "control_symbols": ["[CLS]", "[SEP]", "[MASK]"],
-}
+WORDS = """the quick brown fox jumps over lazy dog a tokenizer splits words into pieces of that continue word
+have no mark before them reference lower cases and strips accents""".split()
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
-    return tokenization.load(train(tmp_path_factory.mktemp("model") / "vocab.model", **OURS))
-
-
-def test_models_of_albert(tmp_path):
-    tokenizer = tokenization.load(train(tmp_path / "spiece.model", **ALBERT))
-    assert tokenizer.tokens[tokenizer.pad_id] == "<pad>"
-    assert tokenizer.tokens[tokenizer.mask_id] == "[MASK]"
-    assert tokenization.load(tmp_path).path == tokenizer.path
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = tokenization.load(vocabularies.albert_model(folder, words=WORDS, size=90))
+    assert tokenizer.tokens[tokenizer.pad_id] == "<pad>" and tokenizer.tokens[tokenizer.mask_id] == "[MASK]"
+    assert tokenization.load(folder).path == tokenizer.path
+    return tokenizer
 
 
 def test_round_trip(tokenizer):
@@ -71,12 +28,8 @@ def test_round_trip(tokenizer):
     assert tokenizer.unk_id in tokenizer.encode_batch(["\u4e2d"])[0]
 
 
-# As XLM-R's model was trained: SentencePiece's own special pieces, and no padding.
-FAIRSEQ = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
-
-
 def test_ids_as_of_xlm_r(tmp_path):
-    path = train(tmp_path / "sentencepiece.bpe.model", **FAIRSEQ)
+    path = vocabularies.fairseq_model(tmp_path, words=WORDS, size=90)
     tokenizer, processor = tokenization.load(tmp_path), sentencepiece.SentencePieceProcessor(model_file=path)
     size = processor.GetPieceSize()
     assert tokenizer.special_ids == {"cls": 0, "pad": 1, "sep": 2, "unk": 3, "mask": size + 1}

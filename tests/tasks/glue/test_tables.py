@@ -1,12 +1,9 @@
 """GLUE: the files of every task, the table over several runs, and the zip for the server."""
 
-import json
 import zipfile
 
 import numpy as np
-import pyarrow
 import pytest
-from pyarrow import parquet
 from support.fine_tuned import make_task
 
 from bert_jax import hub, tasks
@@ -76,36 +73,22 @@ def test_every_file_of_the_archive_is_read(spec, archive, vocabulary):
         assert len(examples) == 1 and examples.labels == []
 
 
-# Rows as the hub has them, and the labels that GLUE's own files give them.
-ON_HUB = {
-    "CoLA": ({"sentence": "the cat"}, ["unacceptable", "acceptable"], [0, 1]),
-    "MRPC": ({"sentence1": "the cat", "sentence2": "the dog"}, ["not_equivalent", "equivalent"], [0, 1]),
-    "MNLI": ({"premise": "the cat", "hypothesis": "the dog"}, ["entailment", "neutral"], [1, 2]),
-    "STS-B": ({"sentence1": "the cat", "sentence2": "the dog"}, None, [0, 1]),
-}
-
-
-@pytest.mark.parametrize("folder", ON_HUB)
-def test_a_data_set_on_the_hub_is_what_the_files_are(folder, tmp_path, vocabulary, monkeypatch):
-    texts, names, labels = ON_HUB[folder]
-    values = [0, 1] if names else [0.0, 1.0]
-    table = pyarrow.Table.from_pylist([{**texts, "label": value, "idx": 7} for value in values])
-    features = {"label": {"_type": "ClassLabel", "names": names}} if names else {}
-    table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
-    parquet.write_table(table, tmp_path / "rows.parquet")
-    asked = []
-    monkeypatch.setattr(
-        hub, "data_files", lambda *given: asked.append(given) or [str(tmp_path / "rows.parquet")]
-    )
+@pytest.mark.parametrize(
+    "folder, split, columns, labels",
+    [
+        ("CoLA", "validation", ("sentence", ""), {"unacceptable": 0, "acceptable": 1}),
+        ("MRPC", "validation", ("sentence1", "sentence2"), {"not_equivalent": 0, "equivalent": 1}),
+        ("MNLI", "validation_matched", ("premise", "hypothesis"), {"entailment": 1, "neutral": 2}),
+        ("STS-B", "validation", ("sentence1", "sentence2"), {"2.5": 2.5}),
+    ],
+)
+def test_data_sets_on_the_hub(folder, split, columns, labels, vocabulary, monkeypatch):
+    monkeypatch.setattr(hub, "data_files", lambda *given: given)
     spec = next(spec for spec in tasks.GLUE if spec.folder == folder)
+    assert spec.file("hf:nyu-mll/glue@v1", "dev") == f"hf:nyu-mll/glue:{spec.name}@v1,{split}"
+    assert (spec.hub_columns.text_a, spec.hub_columns.text_b) == columns
     task = make_task(vocabulary, spec.name, spec.labels)
-    path = spec.file("hf:nyu-mll/glue@v1", "dev")
-    split = "validation_matched" if folder == "MNLI" else "validation"
-    assert asked == [(f"hf:nyu-mll/glue:{spec.name}@v1", split)]
-    found = task.read(path)
-    assert (found.labels, found.ids, found.texts_a) == (labels, ["7", "7"], ["the cat"] * 2)
-    found = task.read_unlabeled(path, test=True)
-    assert found.labels == [] and found.texts_b == ([] if folder == "CoLA" else ["the dog"] * 2)
+    assert {name: task.parse_label(name) for name in labels} == labels
 
 
 def test_the_zip_is_what_the_server_takes(tmp_path):

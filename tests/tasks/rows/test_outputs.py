@@ -1,33 +1,15 @@
-"""The evaluation of a task during training, and its watchdog."""
-
-import types
+"""The outputs of a model for a whole file."""
 
 import jax
 import numpy as np
 import pytest
-from support.evaluations import quiet_context
 from support.tiny_model import draw_parameters, tiny_config
 
 from bert_jax.objectives.classification import Classification
 from bert_jax.parallel import sharding
-from bert_jax.tasks import evaluation
+from bert_jax.tasks.rows import outputs
 from bert_jax.tasks.rows.batches import EncodedRows
 from bert_jax.tasks.rows.outputs import Costs, Shapes
-from bert_jax.training.preemption import Watchdog
-
-
-class Task:
-    """A stand-in for a task that keeps the outputs it decodes."""
-
-    def decode(self, examples, rows, found):
-        self.found = found
-        return types.SimpleNamespace()
-
-    def score(self, predictions):
-        return {"accuracy": 1.0}
-
-    def loss(self, rows, found):
-        return None
 
 
 @pytest.mark.long
@@ -51,13 +33,7 @@ def test_outputs_of_packed_rows_are_those_of_padded_ones_on_any_mesh(axes):
     assert packed.packed is not None and packed.packed.rows == (rows,) and packed.packed.length == 128
     boxed = jax.eval_shape(objective.init, jax.random.key(0))
     params = jax.device_put(draw_parameters(objective), sharding.parameter_shardings(boxed, mesh))
-    state, found = types.SimpleNamespace(params=params, frozen=None), []
-    for shapes in (Shapes(64), packed):
-        task = Task()
-        workdir = types.SimpleNamespace(primary=True)
-        evaluator = evaluation.TaskEvaluator(task, objective, data, None, shapes, mesh, workdir)
-        with Watchdog(0, lambda line: None) as watchdog:
-            evaluator.evaluate(1, state, quiet_context(watchdog))
-        found.append(task.found)
+    predict = outputs.make_predict(objective, mesh)
+    found = [outputs.predict_all(predict, params, data, shapes, mesh) for shapes in (Shapes(64), packed)]
     assert np.ptp(found[0], axis=0).min() > 1e-4
     np.testing.assert_allclose(*found, atol=2e-6)
