@@ -29,10 +29,10 @@ from bert_jax.tasks.base import TableTask
 from bert_jax.tasks.predictions import Predictions
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import assembly, batches, outputs
-from bert_jax.tasks.rows.outputs import Costs
 from bert_jax.tasks.setup import split_file
 from bert_jax.tasks.table import SOURCE, LineReader, Malformed, OptionalPairs
 from bert_jax.tasks.text import TextTask
+from bert_jax.training import flops
 from bert_jax.workdir import run_directory
 from bert_jax.workdir.run_directory import BEST
 
@@ -232,15 +232,14 @@ class Predictor:
             # A run trained without packing does not pack in prediction: a BiLSTM reads one token at a time.
             most = self.batch_size * data.max_seq_length if self._limits_tokens else None
             shapes = outputs.Shapes.choose(
-                data, size, self._costs, self._mesh, packs=self.task.packs, most_tokens=most
+                data, size, self._row_flops, self._mesh, packs=self.task.packs, most_tokens=most
             )
         found = outputs.predict_all(self._predict, self._params, data, shapes, self._mesh, on_batch=on_batch)
         return self._activation(found)
 
     @functools.cached_property
-    def _costs(self) -> Costs:
-        dtype = self.task.model_config.dtype
-        return Costs.of_training(self.objective, self._mesh, dtype).of_outputs()
+    def _row_flops(self) -> Callable[[int], float]:
+        return flops.row_flops(self.objective)
 
     def warm_up(self, on_program: Callable[[int, int], None] = progress.not_shown) -> int:
         """Compiles the programs that later calls, with `engine.few_lengths`, use; returns their number."""

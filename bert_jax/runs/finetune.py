@@ -33,7 +33,6 @@ from bert_jax.tasks import fields, metrics, table
 from bert_jax.tasks.base import FinetuneTask
 from bert_jax.tasks.evaluation import TaskEvaluator
 from bert_jax.tasks.rows import assembly, batches, outputs, packing
-from bert_jax.tasks.rows.outputs import Costs
 from bert_jax.tasks.setup import (
     from_training_file,
     resolve_schedule,
@@ -41,7 +40,7 @@ from bert_jax.tasks.setup import (
     training_objective,
     with_named_data,
 )
-from bert_jax.training import auto_accumulation, train
+from bert_jax.training import auto_accumulation, flops, train
 from bert_jax.training.adapters import load_initial
 from bert_jax.training.evaluators import Batches, BestCheckpoint
 from bert_jax.training.metrics import MetricsWriter
@@ -133,15 +132,12 @@ def _open(config, directory, log, explicit, command_line, memory_limit, cleanup)
     workdir.open_run(run, fields.declared(config.task))
     workdir.copy_vocabulary(task.tokenizer.path)
     data = task.precompute(data, mesh, config, log)
-    dtype = task.model_config.dtype
-    costs = Costs.of_training(objective, mesh, dtype)
     best = None
     if "dev" in data:
-        evaluations = max(1, config.steps // config.eval.every) if config.eval.every else 1
         shapes = outputs.Shapes.choose(
             data["dev"],
             config.batch_size,
-            Costs.of_training(task.objective(), mesh, dtype).of_outputs(evaluations),
+            flops.row_flops(task.objective()),
             mesh,
             packs=task.packs,
             # A batch may have as many tokens as a padded one: the state leaves little memory.
@@ -160,11 +156,11 @@ def _open(config, directory, log, explicit, command_line, memory_limit, cleanup)
             log=log,
         )
     # A resumed run may have other devices, but it keeps the batches that it started with.
-    row_length = workdir.recorded(_ROW_LENGTH)
+    row_length, row_flops = workdir.recorded(_ROW_LENGTH), flops.row_flops(objective)
 
     def in_microbatches(count: int) -> TrainingBatches:
         divided = dataclasses.replace(config, accumulate_steps=count)
-        return TrainingBatches(divided, task, data["train"], mesh, costs, row_length)
+        return TrainingBatches(divided, task, data["train"], mesh, row_flops, row_length)
 
     chosen = auto_accumulation.choose(
         config, objective, workdir, lambda count: in_microbatches(count).largest(), log, limit=memory_limit
@@ -248,11 +244,12 @@ class TrainingBatches:
         task: FinetuneTask,
         data: batches.EncodedRows,
         mesh: jax.sharding.Mesh,
-        costs: Costs,
+        row_flops: Callable[[int], float],
         row_length: int | None,
     ):
         self._config, self._task, self._data, self._mesh = config, task, data, mesh
-        self._row_flops = costs.row_flops
+        self._row_flops = row_flops
+        compilation = flops.compilation_flops(mesh, task.model_config.dtype)
         self.packing: packing.Packing | None = None
         if task.packs:
             devices = mesh.shape["data"] * mesh.shape["fsdp"]
@@ -261,16 +258,17 @@ class TrainingBatches:
                 config.batch_size,
                 config.steps,
                 devices,
-                costs.row_flops,
+                row_flops,
                 config.accumulate_steps,
-                costs.compilation,
+                compilation,
                 row_length,
             )
         size = config.batch_size
         epochs = config.steps / batches.steps_per_epoch(len(data.group_lengths), size)
-        self._buckets = batches.bucket_lengths(
-            data.group_lengths, size, data.max_seq_length, config.steps, costs.least_saved(data, epochs)
-        )
+        longest = data.max_seq_length
+        of_token = row_flops(longest) * data.rows_per_example / longest
+        least = compilation / max(of_token * epochs, 1.0)
+        self._buckets = batches.bucket_lengths(data.group_lengths, size, longest, config.steps, least)
 
     def __call__(self, start_step: int, local_rows: np.ndarray) -> Batches:
         """Yields the rows of each batch that this process feeds; see `train.fit`."""

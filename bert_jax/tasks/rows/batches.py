@@ -91,12 +91,11 @@ def bucket_lengths(
     max_seq_length: int,
     batches: int | None = None,
     least: float = 0.0,
-    for_few: bool = False,
 ) -> tuple[int, ...]:
     """Returns the padded lengths that waste the fewest tokens on padding, ascending.
 
-    They are multiples of 8, or `max_seq_length`. Each length needs a compilation, so a length is added only
-    if it saves at least `least` padded tokens and 3% of all, and, unless `for_few`, for every eight batches.
+    They are multiples of 8, or `max_seq_length`. Each length needs a compilation, so there is one more
+    for every eight batches, if it saves at least `least` padded tokens and 3% of all.
     `lengths`, int [N], are of the longest row of each group, a batch has `batch_size` groups, and `batches`
     is the number of batches that will be computed, if fewer than an epoch.
     """
@@ -104,8 +103,7 @@ def bucket_lengths(
     candidates = np.minimum(np.arange(8, longest + 8, 8), max_seq_length)
     computed = steps_per_epoch(len(lengths), batch_size)
     computed = computed if batches is None else min(computed, batches)
-    most = _MAX_BUCKETS if for_few else min(_MAX_BUCKETS, 1 + computed // 8)
-    return choose_sizes(lengths, candidates, most, least)
+    return choose_sizes(lengths, candidates, min(_MAX_BUCKETS, 1 + computed // 8), least)
 
 
 def choose_sizes(values: np.ndarray, candidates: np.ndarray, most: int, least: float) -> tuple[int, ...]:

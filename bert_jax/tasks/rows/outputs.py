@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,46 +14,6 @@ from bert_jax.io import progress
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import collective, microbatches, placement, sharding
 from bert_jax.tasks.rows import batches, packing
-from bert_jax.training import flops
-
-# The cost of compiling a forward pass, as a fraction of the cost for a train step. The time is a tenth (1.5 s
-# of a core with MiniLM), but programs are cached: later runs, whose rows are padded to the same multiples of
-# 8, do not compile again.
-_OF_FORWARD_PASS = 0.03
-
-
-class Costs(NamedTuple):
-    """The model FLOPs of a row by its number of tokens, and the FLOPs in the time of a compilation."""
-
-    row_flops: Callable[[int], float]
-    compilation: float
-
-    @classmethod
-    def of_training(cls, objective: Objective, mesh: jax.sharding.Mesh, dtype: str) -> Costs:
-        """Returns the costs of the train step of an objective; `dtype` is the dtype of its matmuls."""
-        return cls(flops.row_flops(objective), flops.compilation_flops(mesh, dtype))
-
-    def of_outputs(self, times: int = 1) -> Costs:
-        """Returns the costs of a forward pass if each program is called `times` times."""
-        # The backward pass, which is not needed, has two thirds of the FLOPs of a train step.
-        return Costs(lambda length: self.row_flops(length) / 3, _OF_FORWARD_PASS * self.compilation / times)
-
-    def least_saved(self, data: batches.EncodedRows, epochs: float = 1.0) -> float:
-        """Returns the padded tokens per epoch that an additional length must save (`bucket_lengths`)."""
-        longest = data.max_seq_length
-        of_token = self.row_flops(longest) * data.rows_per_example / longest
-        return self.compilation / max(of_token * epochs, 1.0)
-
-    def of_padded(self, data: batches.EncodedRows, size: int, lengths: Sequence[int]) -> float:
-        """Returns the cost of padded batches of `size` rows, sorted by length, including compilations."""
-        longest = np.append(np.sort(data.lengths)[size - 1 :: size], data.lengths.max())
-        widths, counts = np.unique(
-            np.searchsorted(lengths, longest[: batches.steps_per_epoch(len(data), size)]), return_counts=True
-        )
-        rows = sum(
-            count * size * self.row_flops(lengths[width]) for width, count in zip(widths, counts, strict=True)
-        )
-        return rows + len(widths) * self.compilation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,22 +36,19 @@ class Shapes:
         cls,
         data: batches.EncodedRows,
         size: int,
-        costs: Costs,
+        row_flops: Callable[[int], float],
         mesh: jax.sharding.Mesh,
         *,
         packs: bool,
         most_tokens: int | None = None,
     ) -> Shapes:
-        """Returns the cheapest shapes, including compilations. All processes of a run get the same shapes.
+        """Returns the shapes with the fewest FLOPs. All processes of a run get the same shapes.
 
-        `packs` is whether rows may hold several examples, which groups and token features rule out.
-        `most_tokens` is the maximum number of tokens of a packed batch; None for a number that suits the
-        devices.
+        `row_flops` maps the number of tokens of a row to its FLOPs. `packs` is whether rows may hold several
+        examples, which groups and token features rule out. `most_tokens` is the maximum number of tokens of a
+        packed batch; None for a number that suits the devices.
         """
-        least = costs.least_saved(data)
-        lengths = batches.bucket_lengths(
-            data.group_lengths, size, data.max_seq_length, least=least, for_few=True
-        )
+        lengths = batches.bucket_lengths(data.group_lengths, size, data.max_seq_length)
         if not (packs and len(data)) or data.rows_per_example > 1 or data.token_features:
             return cls(size, lengths)
         devices = mesh.shape["data"] * mesh.shape["fsdp"]
@@ -99,8 +56,10 @@ class Shapes:
         tokens = collective.call_in_primary(lambda: microbatches.tokens_on_device(mesh))
         if most_tokens is not None:
             tokens = min(tokens, most_tokens // devices)
-        padded = costs.of_padded(data, size, lengths) - costs.compilation
-        return cls(size, lengths, packing.for_outputs(data.lengths, tokens, devices, costs.row_flops, padded))
+        longest = [data.lengths[groups[groups >= 0]].max() for groups in batches.eval_order(data, size)]
+        widths = np.asarray(lengths)[np.searchsorted(lengths, longest)]
+        padded = size * sum(row_flops(int(width)) for width in widths)
+        return cls(size, lengths, packing.for_outputs(data.lengths, tokens, devices, row_flops, padded))
 
 
 def make_predict(objective: Objective, mesh: jax.sharding.Mesh) -> sharding.MeshFunction:

@@ -54,8 +54,6 @@ def test_bucket_lengths():
     short, long = [9] * 320, [60] * 320
     assert batches.bucket_lengths(short + long, 32, 128) == (16, 64)
     assert batches.bucket_lengths([9, 60], 32, 128) == (64,)  # too few to be worth two compilations
-    assert batches.bucket_lengths([9, 60], 32, 128, least=48, for_few=True) == (16, 64)
-    assert batches.bucket_lengths([9, 60], 32, 128, least=49, for_few=True) == (64,)
     assert batches.bucket_lengths(short + long, 32, 128, batches=7) == (64,)  # of a run shorter than an epoch
     assert batches.bucket_lengths(short + long, 32, 128, batches=100) == (16, 64)
     saved = 320 * (64 - 16)

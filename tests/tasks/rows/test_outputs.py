@@ -9,7 +9,8 @@ from bert_jax.objectives.classification import Classification
 from bert_jax.parallel import sharding
 from bert_jax.tasks.rows import outputs
 from bert_jax.tasks.rows.batches import EncodedRows
-from bert_jax.tasks.rows.outputs import Costs, Shapes
+from bert_jax.tasks.rows.outputs import Shapes
+from bert_jax.training import flops
 
 
 @pytest.mark.long
@@ -27,8 +28,8 @@ def test_outputs_of_packed_rows_are_those_of_padded_ones_on_any_mesh(axes):
         examples=np.arange(400),
     )
     objective, mesh = Classification(tiny_config(40), 2, "classification"), sharding.make_mesh(*axes)
-    costs = Costs.of_training(objective, mesh, "float32").of_outputs()
-    packed = Shapes.choose(data, 64, costs, mesh, packs=True, most_tokens=4096)
+    row_flops = flops.row_flops(objective)
+    packed = Shapes.choose(data, 64, row_flops, mesh, packs=True, most_tokens=4096)
     rows = 4096 // 128 // (axes[0] * axes[1]) * (axes[0] * axes[1])
     assert packed.packed is not None and packed.packed.rows == (rows,) and packed.packed.length == 128
     boxed = jax.eval_shape(objective.init, jax.random.key(0))
