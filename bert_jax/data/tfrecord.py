@@ -24,7 +24,6 @@ from bert_jax.io import atomic, files, remote, scratch
 INDEX_SUFFIX = ".index"
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
-_READ_AT_ONCE = 512  # records
 _GUESS = 4096  # bytes, more than most records have
 INDEX_BLOCK = 4096  # records whose offsets are read together from a remote index: 32 KB
 FRAME_BYTES = _HEADER.size + _CRC.size
@@ -55,25 +54,6 @@ def frame(payload: bytes) -> bytes:
     return b"".join((length, _CRC.pack(masked_crc32c(length)), payload, _CRC.pack(masked_crc32c(payload))))
 
 
-def fill_frames(buffer: np.ndarray, edges: np.ndarray) -> None:
-    """Fills in the frames (length and CRCs) of consecutive records whose payloads are already in the buffer.
-
-    `buffer`, uint8 [bytes], is changed in place; `edges`, int64 [n + 1], are the offsets at which each record
-    begins and the last one ends.
-    """
-    content = buffer.tobytes()
-    starts, ends = edges[:-1] + _HEADER.size, edges[1:] - _CRC.size
-    lengths, places = np.unique(ends - starts, return_inverse=True)
-    headers = (length.to_bytes(8, "little") for length in lengths.tolist())
-    headers = b"".join(header + _CRC.pack(masked_crc32c(header)) for header in headers)
-    headers = np.frombuffer(headers, np.uint8).reshape(len(lengths), _HEADER.size)
-    spans = zip(starts.tolist(), ends.tolist(), strict=True)
-    crcs = np.array([_crc32c(content[start:end]) for start, end in spans], np.uint32)
-    masked = ((crcs >> 15 | crcs << 17) + np.uint32(0xA282EAD8)).astype("<u4")
-    buffer[edges[:-1, None] + np.arange(_HEADER.size)] = headers[places]
-    buffer[ends[:, None] + np.arange(_CRC.size)] = masked.view(np.uint8).reshape(-1, _CRC.size)
-
-
 def write_records(path: str, payloads: Iterable[bytes]) -> tuple[int, int]:
     """Writes `path` and its index atomically, the index first; returns (records, bytes)."""
     with atomic.replace_file(path) as file:
@@ -83,22 +63,6 @@ def write_records(path: str, payloads: Iterable[bytes]) -> tuple[int, int]:
             position += file.write(frame(payload))
         write_index(path, np.array(offsets, np.int64))
     return len(offsets), position
-
-
-def copy_records(path: str, parts: Iterable[tuple[RecordFile, np.ndarray]]) -> tuple[int, int]:
-    """Writes `path` and its index as `write_records`, with records of other files; checks both CRCs of each.
-
-    `parts` are pairs of a file and the numbers of the records to copy, int [n].
-    """
-    with atomic.replace_file(path) as file:
-        sizes: list[np.ndarray] = [np.zeros(1, np.int64)]
-        for source, numbers in parts:
-            for content, edges in source.read_frames(numbers):
-                file.write(content)
-                sizes.append(np.diff(edges))
-        edges = np.cumsum(np.concatenate(sizes))
-        write_index(path, edges[:-1])
-    return len(edges) - 1, int(edges[-1])
 
 
 def write_index(path: str, offsets: np.ndarray) -> None:
@@ -223,25 +187,6 @@ class RecordFile:
 
     def __getitem__(self, index: int) -> bytes:
         return self.read_at(int(self.offsets[index]))
-
-    def read_frames(self, numbers: np.ndarray) -> Iterator[tuple[bytes, np.ndarray]]:
-        """Yields (content, edges) of groups of records with their frames; it checks both CRCs of each record.
-
-        `edges`, int64 [records + 1], are the offsets at which each record begins and the last one ends.
-        """
-        ends = np.append(self.offsets[1:], self.size)
-        for first in range(0, len(numbers), _READ_AT_ONCE):
-            chosen = numbers[first : first + _READ_AT_ONCE]
-            sizes = ends[chosen] - self.offsets[chosen]
-            content = b"".join(map(self._read, self.offsets[chosen].tolist(), sizes.tolist()))
-            edges = np.cumsum(np.append(0, sizes))
-            framed = np.frombuffer(content, np.uint8).copy()
-            fill_frames(framed, edges)
-            if framed.tobytes() != content:
-                for offset in self.offsets[chosen].tolist():
-                    self.read_at(offset)  # raises the error that names the damaged record
-                raise CorruptRecordError(self.path, int(self.offsets[chosen[0]]), "the index is wrong here")
-            yield content, edges
 
     def __iter__(self) -> Iterator[bytes]:
         return map(self.read_at, self.offsets.tolist())

@@ -146,7 +146,8 @@ def make_rows(task: buckets.RowsTask) -> dict[str, Any]:
     count, _ = tfrecord.write_records(unshuffled, rows())
     order = list(range(count))
     rng.shuffle(order)
-    _, size = tfrecord.copy_records(task.output, [(tfrecord.RecordFile(unshuffled), np.array(order))])
+    source = tfrecord.RecordFile(unshuffled)
+    _, size = tfrecord.write_records(task.output, (source[number] for number in order))
     for path in (unshuffled, unshuffled + tfrecord.INDEX_SUFFIX):
         files.remove(path)
     figures = {"rows": count, "sequences": count, "sequence_lengths": lengths, "bytes": size, "files": []}
