@@ -87,16 +87,14 @@ class TablePredictions(Predictions):
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yields the prediction of each example, with its language and probabilities if available."""
-        for record, row in zip(self._without_probabilities(), self.outputs, strict=True):
-            if self.labels:
-                shown = [round(p, DIGITS) for p in row.tolist()]
-                record["probabilities"] = dict(zip(self.labels, shown, strict=True))
-            yield record
-
-    def _without_probabilities(self) -> Iterator[dict[str, Any]]:
         languages = [{"language": name} for name in self.examples.languages] or [{}] * len(self.examples)
-        for id_, language, value in zip(self.examples.ids, languages, self.values(), strict=True):
-            yield {"id": id_, **language, "prediction": value}
+        columns = self.examples.ids, languages, self.values(), self.outputs
+        for id_, language, value, row in zip(*columns, strict=True):
+            record = {"id": id_, **language, "prediction": value}
+            if self.labels:
+                rounded = [round(p, DIGITS) for p in row.tolist()]
+                record["probabilities"] = dict(zip(self.labels, rounded, strict=True))
+            yield record
 
     def write(self, path: str) -> None:
         """Writes a .tsv or .csv file with a header and one row per example, or a .jsonl file of `records`."""
@@ -106,13 +104,12 @@ class TablePredictions(Predictions):
             return
         names = ["id", *(["language"] if self.examples.languages else []), "prediction"]
         header = [*names, *(f"p({label})" for label in self.labels)]
-        # One format string per row is fast: with thousands of labels, formatting takes most of the time.
-        line = " ".join([f"%.{DIGITS}f"] * len(self.labels))
         rows = (
-            [*(_text(record[name]) for name in names), *(line % tuple(row.tolist())).split()]
-            if self.labels
-            else [_text(record[name]) for name in names]
-            for record, row in zip(self._without_probabilities(), self.outputs, strict=True)
+            [
+                *(_text(record[name]) for name in names),
+                *(f"{p:.{DIGITS}f}" for p in record.get("probabilities", {}).values()),
+            ]
+            for record in self.records()
         )
         write_table(path, header, rows, as_csv=suffix == ".csv")
 
