@@ -69,18 +69,14 @@ def _numbered(texts: Sequence[str]) -> np.ndarray:
 
 @dataclasses.dataclass
 class RetrievalPredictions(TablePredictions):
-    """Ranks each pair's second text among all second texts by the cosine with the first text.
+    """Ranks each pair's second text among all second texts by its score with the first text.
 
     Equal second texts count as one candidate. Other second texts of an equal first text are not candidates.
-    If cosines are equal up to rounding, the pair's second text comes last, so a model that gives all texts
-    the same vector finds nothing. `vectors`, float32 [N, 2, H], have length 1.
+    If scores are equal up to rounding, the pair's second text comes last, so a model that gives all texts the
+    same vector finds nothing. `scores` maps the rows of first and of second texts to float32 [first, second].
     """
 
-    vectors: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 2, 0), np.float32))
-
-    def scores(self, anchors: slice, candidates: np.ndarray) -> np.ndarray:
-        """Returns float32 [anchors, candidates], the cosines of first texts with second texts."""
-        return self.vectors[anchors, 0] @ self.vectors[candidates, 1].T
+    scores: Callable[[slice, np.ndarray], np.ndarray] = dataclasses.field(kw_only=True)
 
     @functools.cached_property
     def _found(self) -> tuple[np.ndarray, np.ndarray]:
@@ -145,35 +141,29 @@ _scores = jax.jit(late_interaction.max_sims)
 _scores_of_pairs = jax.jit(jax.vmap(late_interaction.max_sim))
 
 
-@dataclasses.dataclass(kw_only=True)
-class LateInteractionPredictions(RetrievalPredictions):
-    """Ranks each pair's second text among all second texts by the score with the first text.
+def ranked_by_cosine(examples: Any, vectors: np.ndarray) -> RetrievalPredictions:
+    """Returns the predictions for pairs with the vectors float32 [N, 2, H], of length 1."""
+    cosines = np.sum(vectors[:, 0] * vectors[:, 1], axis=-1, keepdims=True)
 
-    Attributes:
-        queries: float [N, Q, H], the token vectors of first texts.
-        documents: the token vectors of second texts.
-    """
+    def scores(first, second):
+        return vectors[first, 0] @ vectors[second, 1].T
 
-    queries: np.ndarray
-    documents: TokenVectors
+    return RetrievalPredictions(examples, cosines, np.empty(0), scores=scores)
 
-    @classmethod
-    def of(cls, examples: Any, queries: np.ndarray, documents: TokenVectors) -> LateInteractionPredictions:
-        """Returns the predictions for pairs from their token vectors."""
-        scores = np.empty((len(queries), 1), np.float32)
-        for begin in range(0, len(queries), _DOCUMENTS):
-            part = slice(begin, begin + _DOCUMENTS)
-            of_part = queries[part].astype(np.float32)
-            scores[part, 0] = _scores_of_pairs(of_part, *documents.padded(part))
-        return cls(examples, scores, np.empty(0), queries=queries, documents=documents)
 
-    def scores(self, anchors: slice, candidates: np.ndarray) -> np.ndarray:
-        """Returns float32 [anchors, candidates], the scores of first texts with second texts."""
-        queries = self.queries[anchors].astype(np.float32)
-        parts = (candidates[i : i + _DOCUMENTS] for i in range(0, len(candidates), _DOCUMENTS))
-        return np.concatenate(
-            [np.asarray(_scores(queries, *self.documents.padded(part))) for part in parts], axis=1
-        )
+def ranked_by_tokens(examples: Any, queries: np.ndarray, documents: TokenVectors) -> RetrievalPredictions:
+    """Returns the predictions for pairs with the vectors of tokens, of queries float [N, Q, H]."""
+
+    def scores(first, second):
+        parts = [second[i : i + _DOCUMENTS] for i in range(0, len(second), _DOCUMENTS)]
+        found = [_scores(queries[first].astype(np.float32), *documents.padded(part)) for part in parts]
+        return np.concatenate([np.asarray(one) for one in found], axis=1)
+
+    of_pairs = np.empty((len(queries), 1), np.float32)
+    for begin in range(0, len(queries), _DOCUMENTS):
+        part = slice(begin, begin + _DOCUMENTS)
+        of_pairs[part, 0] = _scores_of_pairs(queries[part].astype(np.float32), *documents.padded(part))
+    return RetrievalPredictions(examples, of_pairs, np.empty(0), scores=scores)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -445,10 +435,10 @@ class EmbeddingTask(GroupsTask):
 
     def decode(self, examples: Examples, rows: EncodedRows, outputs: np.ndarray) -> TablePredictions:
         vectors = unit_length(outputs.reshape(len(outputs), 2, -1))
-        cosines = np.sum(vectors[:, 0] * vectors[:, 1], axis=-1, keepdims=True)
+        ranked = ranked_by_cosine(examples, vectors)
         if examples.labels:
-            return SimilarityPredictions(examples, cosines, np.asarray(examples.labels, np.float32))
-        return RetrievalPredictions(examples, cosines, np.empty(0), vectors=vectors)
+            return SimilarityPredictions(examples, ranked.outputs, np.asarray(examples.labels, np.float32))
+        return ranked
 
 
 # Late interaction
@@ -534,14 +524,12 @@ class LateInteractionTask(GroupsTask):
             self.classifier,
         )
 
-    def decode(
-        self, examples: Examples, rows: EncodedRows, outputs: np.ndarray
-    ) -> LateInteractionPredictions:
+    def decode(self, examples: Examples, rows: EncodedRows, outputs: np.ndarray) -> RetrievalPredictions:
         """Returns the scores of pairs from the float16 vectors of all tokens of both texts, [total, H]."""
         spans = np.stack([rows.offsets[:-1], rows.offsets[1:]], axis=1)
         places = spans[::2, :1] + np.arange(self.config.query_length)
         documents = TokenVectors(outputs, spans[1::2], ~np.isin(rows.tokens, self.skipped))
-        return LateInteractionPredictions.of(examples, outputs[places], documents)
+        return ranked_by_tokens(examples, outputs[places], documents)
 
 
 def punctuation(tokenizer: Tokenizer) -> tuple[int, ...]:

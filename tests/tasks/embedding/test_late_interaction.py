@@ -5,11 +5,7 @@ import pytest
 from support.fine_tuned import LEARNING, command, learn, make_task, rerank
 
 from bert_jax import tokenization
-from bert_jax.tasks.embedding import (
-    LateInteractionPredictions,
-    RetrievalPredictions,
-    TokenVectors,
-)
+from bert_jax.tasks.embedding import TokenVectors, ranked_by_cosine, ranked_by_tokens
 from bert_jax.tasks.table import Examples
 
 COLORS, ANIMALS, NUMBERS = ("red", "green", "blue"), ("cat", "dog", "bird"), ("one", "two", "three")
@@ -107,7 +103,7 @@ def test_ranks_are_those_of_scores_by_loops(monkeypatch):
         np.concatenate([counts[text] for text in second]),
     )
     queries = np.stack([of_first[text] for text in first])
-    found = LateInteractionPredictions.of(examples_of(first, second), queries, documents)
+    found = ranked_by_tokens(examples_of(first, second), queries, documents)
 
     def score(a, b):
         return sum(max(x @ y for y in of_second[b][counts[b]]) for x in of_first[a])
@@ -125,9 +121,6 @@ def test_a_model_for_which_texts_are_alike_finds_nothing(collapsed):
     vectors[:, collapsed] = 1
     vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
     texts = [[f"{side}{number}" for number in range(50)] for side in "ab"]
-    scores = np.sum(vectors[:, 0] * vectors[:, 1], -1)[:, None]
-    found = RetrievalPredictions(examples_of(*texts), scores, np.empty(0), vectors=vectors)
-    assert set(found.predicted) == {50}
+    assert set(ranked_by_cosine(examples_of(*texts), vectors).predicted) == {50}
     vectors[:] = np.nan
-    found = RetrievalPredictions(examples_of(*texts), scores, np.empty(0), vectors=vectors)
-    assert set(found.predicted) == {50}
+    assert set(ranked_by_cosine(examples_of(*texts), vectors).predicted) == {50}
