@@ -1,6 +1,10 @@
 """Examples without files, and a tokenizer without a vocabulary."""
 
 import dataclasses
+import types
+from collections.abc import Mapping
+
+import numpy as np
 
 from bert_jax.tasks.table import Examples
 from bert_jax.tokenization import templates
@@ -10,11 +14,16 @@ from bert_jax.tokenization import templates
 class WordTokenizer:
     """One id a word: 10 + its length."""
 
-    pad_id, cls_id, sep_id = 0, 1, 2
-    template = templates.BERT
-    layout = template.layout({"cls": cls_id, "sep": sep_id})
+    template: templates.Template = templates.BERT
+    special_ids: Mapping[str, int] = types.MappingProxyType({"pad": 0, "cls": 1, "sep": 2})
+    word_start, vocab_size, is_continuation = "", 50, np.zeros(50, bool)
 
-    def encode_batch(self, texts):
+    def __post_init__(self):
+        self.layout = self.template.layout(self.special_ids)
+        for role, i in self.special_ids.items():
+            setattr(self, f"{role}_id", i)
+
+    def encode_batch(self, texts, allow_special=()):
         return [[10 + len(word) for word in text.split()] for text in texts]
 
 

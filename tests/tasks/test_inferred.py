@@ -33,62 +33,47 @@ def column(values, name="label"):
     return f"text,{name}\n" + "".join(f"a b,{value}\n" for value in values)
 
 
+TEXT, SCORE = "text_a=text label=label", "text_a=text label=score"
+
+
 @pytest.mark.parametrize(
-    "name, content, options, config, fields",
+    "name, content, config, fields",
     [
-        ("a.csv", column(["good", "bad"]), {}, CLASSES, {"text_a": "text", "label": "label"}),
-        ("a.csv", column([1, 2, 5], "stars"), {}, CLASSES, {"text_a": "text", "label": "stars"}),
-        ("a.csv", column([1, 2.5], "score"), {}, "regression", {"text_a": "text", "label": "score"}),
-        ("a.csv", column(range(21)), {}, "regression", {"text_a": "text", "label": "label"}),
-        ("a.csv", column([*range(77)] * 20), {}, CLASSES, {"text_a": "text", "label": "label"}),
+        ("a.csv", column(["good", "bad"]), CLASSES, TEXT),
+        ("a.csv", column([1, 2, 5], "stars"), CLASSES, "text_a=text label=stars"),
+        ("a.csv", column([1, 2.5], "score"), "regression", SCORE),
+        ("a.csv", column(range(21)), "regression", TEXT),
+        ("a.csv", column([*range(77)] * 20), CLASSES, TEXT),
         (
-            "a.tsv",
-            "premise\thypothesis\tlabel\na\tb\t0\nc\td\t1\n",
-            {},
-            CLASSES,
-            {"text_a": "premise", "text_b": "hypothesis", "label": "label"},
+            *("a.tsv", "premise\thypothesis\tlabel\na\tb\t0\nc\td\t1\n", CLASSES),
+            "text_a=premise text_b=hypothesis label=label",
         ),
+        ("a.tsv", 'text\tlabel\na\tx\n"b\ty\n', CLASSES, TEXT),
+        ("a.jsonl", [{"text": "a", "score": ["x", "y"]}, {"text": "b", "score": []}], "multilabel", SCORE),
         (
-            "a.tsv",
-            'text\tlabel\na\tx\n"b\ty\n',
-            {},
-            CLASSES,
-            {"text_a": "text", "label": "label"},
+            *("a.parquet", [{"tokens": ["In", "Bonn"], "ner_tags": ["O", "B-LOC"], "label": "x"}], TAGS),
+            "text_a=tokens label=ner_tags",
         ),
-        (
-            "a.csv",
-            "q,a,text,right\nx,y,z,yes\nx,y,z,no\n",
-            {"texts": ["q", "a"], "label": "right"},
-            CLASSES,
-            {"text_a": "q", "text_b": "a", "label": "right"},
-        ),
-        (
-            "a.jsonl",
-            [{"text": "a", "labels": ["x", "y"]}, {"text": "b", "labels": []}],
-            {},
-            "multilabel",
-            {"text_a": "text", "label": "labels"},
-        ),
-        (
-            "a.parquet",
-            [{"tokens": ["In", "Bonn"], "ner_tags": ["O", "B-LOC"], "label": "x"}],
-            {},
-            TAGS,
-            {"text_a": "tokens", "label": "ner_tags"},
-        ),
-        ("eng.train", "In O\nBonn B-LOC\n", {}, TAGS, {}),
-        ("a.jsonl", [QUESTION, QUESTION], {}, "finetune/squad:v1", {}),
-        ("a.parquet", [QUESTION, QUESTION | {"answers": {"text": []}}], {}, "finetune/squad:v2", {}),
-        ("a.json", json.dumps({"data": [{"paragraphs": SQUAD}]}, indent=1), {}, "finetune/squad:v2", {}),
-        ("a.json", json.dumps({"text": "a", "label": 1}), {}, CLASSES, {"text_a": "text", "label": "label"}),
+        ("eng.train", "In O\nBonn B-LOC\n", TAGS, ""),
+        ("a.jsonl", [QUESTION, QUESTION], "finetune/squad:v1", ""),
+        ("a.parquet", [QUESTION, QUESTION | {"answers": {"text": []}}], "finetune/squad:v2", ""),
+        ("a.json", json.dumps({"data": [{"paragraphs": SQUAD}]}, indent=1), "finetune/squad:v2", ""),
+        ("a.json", json.dumps({"text": "a", "label": 1}), CLASSES, TEXT),
     ],
 )
-def test_the_task_and_the_columns_of_a_file(tmp_path, name, content, options, config, fields):
-    found = infer(write(tmp_path, name, content), **options)
+def test_the_task_and_the_columns_of_a_file(tmp_path, name, content, config, fields):
+    found = infer(write(tmp_path, name, content))
     task = {} if "/" in config else {"task": config}
     assert found.config == (CLASSES if task else config)
-    assert found.fields == {**task, **{f"data.{field}": value for field, value in fields.items()}}
+    columns = (field.split("=") for field in fields.split())
+    assert found.fields == {**task, **{f"data.{field}": column for field, column in columns}}
     assert f"--config={found.config}" in str(found)
+
+
+def test_columns_that_are_named(tmp_path):
+    path = write(tmp_path, "a.csv", "q,a,text,right\nx,y,z,yes\nx,y,z,no\n")
+    found = infer(path, texts=["q", "a"], label="right")
+    assert found[1:] == (CLASSES, {"data.text_a": "q", "data.text_b": "a", "data.label": "right"})
 
 
 @pytest.mark.parametrize(
