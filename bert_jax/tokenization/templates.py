@@ -144,20 +144,15 @@ class Layout:
         """Returns the number of tokens before B, or of the whole row for a single text."""
         return len(self.before) + length_a + len(self.between if pair else self.end)
 
-    def parts(
-        self, first: Sequence[int] | np.ndarray, second: Sequence[int] | np.ndarray | None = None
-    ) -> list[np.ndarray]:
-        """Returns the parts of a row from left to right, int32; `second` is None for a single text."""
-        first = np.asarray(first, np.int32)
-        if second is None:
-            return [self.before, first, self.end]
-        return [self.before, first, self.between, np.asarray(second, np.int32), self.pair_end]
-
     def row(
         self, first: Sequence[int] | np.ndarray, second: Sequence[int] | np.ndarray | None = None
     ) -> np.ndarray:
         """Returns the ids of a row, int32; `second` is None for a single text."""
-        return np.concatenate(self.parts(first, second))
+        first = np.asarray(first, np.int32)
+        if second is None:
+            return np.concatenate([self.before, first, self.end])
+        second = np.asarray(second, np.int32)
+        return np.concatenate([self.before, first, self.between, second, self.pair_end])
 
     def split(self, row: np.ndarray, first_length: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Returns the ids of A and B in a row without padding; B is None for a single text.

@@ -7,7 +7,6 @@ single tokens.
 
 from __future__ import annotations
 
-import array
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -29,19 +28,14 @@ _MANY_UNKNOWN = 0.05  # with a larger fraction of [UNK], the vocabulary is proba
 class RowBuilder:
     """Collects rows in the layout of a tokenizer, such as [CLS] A [SEP] or [CLS] A [SEP] B [SEP].
 
-    Attributes:
-        total: the total number of tokens so far.
+    `total` is the total number of tokens so far.
     """
 
     def __init__(self, tokenizer: Tokenizer):
-        self._tokenizer = tokenizer
-        self._tokens = bytearray()  # one array per row would take a hundred bytes more each
-        self._offsets = array.array("q", [0])
-        self._first_lengths, self._examples = array.array("i"), array.array("q")
-
-    @property
-    def total(self) -> int:
-        return self._offsets[-1]
+        self._tokenizer, self.total = tokenizer, 0
+        self._rows: list[np.ndarray] = []
+        self._first_lengths: list[int] = []
+        self._examples: list[int] = []
 
     def add(
         self,
@@ -51,18 +45,17 @@ class RowBuilder:
     ) -> int:
         """Adds a row, from ids without special tokens, and returns where it begins in `tokens`."""
         begin, layout = self.total, self._tokenizer.layout
-        for part in layout.parts(first, second):
-            self._tokens += part.tobytes()
-        self._offsets.append(len(self._tokens) // np.dtype(np.int32).itemsize)
+        self._rows.append(layout.row(first, second))
         self._first_lengths.append(layout.first_length(len(first), second is not None))
         self._examples.append(example)
+        self.total += len(self._rows[-1])
         return begin
 
     def arrays(self, max_seq_length: int) -> dict[str, Any]:
         """Returns the collected rows as keyword arguments of `EncodedRows`, with this `max_seq_length`."""
         return {
-            "tokens": np.frombuffer(self._tokens, np.int32),
-            "offsets": np.array(self._offsets, np.int64),
+            "tokens": np.concatenate(self._rows or [np.empty(0, np.int32)]),
+            "offsets": np.cumsum([0, *map(len, self._rows)], dtype=np.int64),
             "first_lengths": np.array(self._first_lengths, np.int32),
             "pad_id": self._tokenizer.pad_id,
             "max_seq_length": max_seq_length,
