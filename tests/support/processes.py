@@ -101,7 +101,7 @@ def write_records(directory, words=95, rows=64, eval_rows=12, seed=0, nsp="next"
         vocabulary = tokenizer.settings()
     rng = np.random.default_rng(seed)
     splits = {
-        split: [[_random_row(rng, tokenizer, nsp, length) for _ in range(count)]]
+        split: [[random_row(rng, len(_SPECIAL) + words, length, nsp) for _ in range(count)]]
         for split, count in (("train", rows), ("eval", eval_rows))
     }
     fields = {"vocabulary": vocabulary, "fingerprint": f"random-{words}-{rows}-{seed}"}
@@ -110,17 +110,18 @@ def write_records(directory, words=95, rows=64, eval_rows=12, seed=0, nsp="next"
     return directory
 
 
-def _random_row(rng, tokenizer, nsp, length):
+def random_row(rng, vocab_size, length, nsp="next"):
+    """Returns the sequences of a row, with the ids of [CLS] and [SEP] in `write_vocabulary`."""
     row, room = [], length
     while room >= 8 and len(row) < SEQUENCES:
         size = int(rng.integers(8, room + 1))
         first = int(rng.integers(3, size - 3))
-        ids = rng.integers(len(_SPECIAL), tokenizer.vocab_size, size)
-        ids[0], ids[first - 1], ids[-1] = tokenizer.cls_id, tokenizer.sep_id, tokenizer.sep_id
+        ids = rng.integers(len(_SPECIAL), vocab_size, size)
+        ids[[0, first - 1, -1]] = 2, 3, 3
         label = int(rng.integers(2))
         if nsp == "none":
             first, label = size, -1
-        row.append(packed.PackedSequence(ids.astype("<u2"), first, label))
+        row.append(packed.PackedSequence(ids.astype(packed.id_dtype(vocab_size)), first, label))
         room -= size
     return row
 

@@ -1,8 +1,7 @@
 """Rows of groups of texts, of which objectives of vectors learn."""
 
 import numpy as np
-
-from bert_jax.tasks.rows import batches
+from support import encoded
 
 
 def groups(texts, lengths, targets=None, query_length=0):
@@ -19,13 +18,12 @@ def groups(texts, lengths, targets=None, query_length=0):
     found = {"texts": texts.reshape(-1).astype(np.int32)}
     if targets is not None:
         found["targets"] = np.repeat(targets, count)
-    return batches.EncodedRows(
+    lengths = np.array(list(map(len, tokens)), np.int32)
+    return encoded.rows(
+        lengths,
         tokens=np.concatenate(tokens).astype(np.int32),
-        offsets=np.cumsum([0, *map(len, tokens)]),
         examples=np.repeat(np.arange(len(texts)), count),
-        first_lengths=np.array(list(map(len, tokens)), np.int32),
+        first_lengths=lengths,
         targets=found,
-        pad_id=0,
-        max_seq_length=32,
         rows_per_example=count,
     )

@@ -23,6 +23,9 @@ class WordTokenizer:
         for role, i in self.special_ids.items():
             setattr(self, f"{role}_id", i)
 
+    def after_space(self, text):
+        return text
+
     def encode_batch(self, texts, allow_special=()):
         return [[10 + len(word) for word in text.split()] for text in texts]
 

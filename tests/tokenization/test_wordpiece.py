@@ -1,6 +1,8 @@
 """WordPiece: equality with the reference's algorithm, and the mistakes that vocabulary files have."""
 
+import json
 import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -196,3 +198,17 @@ def test_marks_of_a_script_without_capitals_are_kept(tmp_path):
         tokenizer = tokenization.load(write(tmp_path, SPECIAL + words))
         assert (tokenizer.lower_case, tokenizer.strip_accents) == (True, strips)
         assert tokenization.load(tokenizer.path, lower_case=True).strip_accents
+
+
+@pytest.mark.parametrize("kind", ["uncased", "cased"])
+def test_ids_of_transformers(kind):
+    """tests/testdata/make_goldens.py wrote what BertTokenizer gave difficult texts."""
+    folder = Path(__file__).resolve().parents[1] / "testdata" / "goldens"
+    golden = json.loads((folder / "tokens.json").read_text())
+    tokenizer = tokenization.load(str(folder / "vocab.txt"), lower_case=kind == "uncased")
+    found = dict(zip(golden["texts"], tokenizer.encode_batch(golden["texts"]), strict=True))
+    different = [text for text, ids in zip(golden["texts"], golden[kind], strict=True) if found[text] != ids]
+    # Special tokens in a text are words like others.
+    assert different == ["[MASK] of [CLS] and [mask]"]
+    known = list(filter(None, found.values()))
+    assert len(known) > 25 and any(tokenizer.unk_id not in ids for ids in known)

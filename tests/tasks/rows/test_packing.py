@@ -1,6 +1,5 @@
 """Packed rows give the same loss and gradient as single rows, and every example appears once per epoch."""
 
-import dataclasses
 import itertools
 
 import jax
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.encoded import rows
 from support.tiny_model import draw_parameters, tiny_config
 
 from bert_jax.objectives.classification import Classification
@@ -35,25 +35,6 @@ def found(batch, data):
     return seen
 
 
-def rows(lengths, seed=0, targets=None, row_weights=None):
-    """Returns pairs of random tokens in which the first token of A identifies the row."""
-    rng = RNG(seed)
-    tokens = [np.concatenate([[1], rng.integers(5, 40, length - 2), [2]]) for length in lengths]
-    offsets = np.cumsum([0, *lengths])
-    first = np.array([int(rng.integers(2, length + 1)) for length in lengths], np.int32)
-    targets = np.arange(len(lengths)).astype(np.int32) if targets is None else targets
-    return batches.EncodedRows(
-        tokens=np.concatenate(tokens).astype(np.int32),
-        offsets=offsets,
-        examples=np.arange(len(lengths)),
-        first_lengths=first,
-        targets={"targets": targets},
-        pad_id=0,
-        max_seq_length=32,
-        row_weights=row_weights,
-    )
-
-
 def shape_for(data, length, rows=(1,), multiple=1):
     return packing.Packing(length, length // int(data.lengths.min()), rows, multiple, 1.0)
 
@@ -70,7 +51,7 @@ def test_the_loss_and_the_gradient_are_those_of_one_example_a_row(kind):
         "multilabel": rng.integers(0, 2, (8, 3)).astype(np.float32),
     }.get(kind, rng.integers(0, 3, 8).astype(np.int32))
     row_weights = rng.uniform(0.3, 2, 8).astype(np.float32) if kind == "windows" else None
-    data = rows(lengths, targets=targets, row_weights=row_weights)
+    data = rows(lengths, targets={"targets": targets}, row_weights=row_weights)
     task = Classification(
         CONFIG.replace(causal=kind == "causal"),  # the head of a causal model reads the last token
         3,
@@ -173,8 +154,8 @@ def test_processes_feed_the_rows_that_are_theirs():
 
 def test_the_members_of_groups_have_the_order_of_the_batch_and_their_places():
     targets, weights = np.arange(11, 19, dtype=np.int32), np.arange(1, 9, dtype=np.float32)
-    data = rows([5, 7, 3, 4, 6, 2, 8, 3], targets=targets, row_weights=weights)
-    data = dataclasses.replace(data, rows_per_example=2)
+    fields = dict(targets={"targets": targets}, row_weights=weights, rows_per_example=2)
+    data = rows([5, 7, 3, 4, 6, 2, 8, 3], **fields)
     indices = batches.expand(np.array([2, -1, 0]), 2)
     shape = shape_for(data, 10, rows=(4,))
     batch = packing.make_batch(data, indices, shape)

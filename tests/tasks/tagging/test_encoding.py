@@ -3,21 +3,16 @@ import dataclasses
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.word_examples import WordTokenizer
 
 from bert_jax.tasks.rows import assembly, batches
 from bert_jax.tasks.tagging import TaggedSentences, encode, widen
-from bert_jax.tokenization import templates
 
 
-@dataclasses.dataclass
-class PieceTokenizer:
+class PieceTokenizer(WordTokenizer):
     """The word "7x3" has the pieces 70, 71 and 72; "" none."""
 
-    pad_id, cls_id, sep_id, unk_id = 0, 1, 2, 3
-    layout = templates.BERT.layout({"cls": cls_id, "sep": sep_id})
-
-    def after_space(self, text):
-        return text
+    unk_id = 3
 
     def encode_batch(self, texts):
         out = []
