@@ -107,11 +107,10 @@ class Dataset(abc.ABC):
         indices = np.asarray(indices, np.int64)
         is_row = indices >= 0
         chosen = indices[is_row].tolist()
-        features = self._features(chosen)
         try:
-            arrays, faults = self._assemble(features)
+            arrays, faults = self._assemble(self._features(chosen))
         except ValueError:
-            arrays, faults = {}, [self.row_fault(index) for index in chosen]
+            arrays, faults = {}, [self._fault(index) for index in chosen]
             assert any(faults)
         for index, fault in zip(chosen, faults, strict=True):
             if fault:
@@ -124,11 +123,9 @@ class Dataset(abc.ABC):
                 arrays[name][is_row] = values
         return arrays | {"row_ids": np.arange(len(indices), dtype=np.int32)}
 
-    def row_fault(self, index: int) -> str:
-        """Returns the error in a row whose CRCs are right, or "" if it is valid."""
-        features = self._features([index])
+    def _fault(self, index: int) -> str:
         try:
-            return self._assemble(features)[1][0]
+            return self._assemble(self._features([index]))[1][0]
         except ValueError as error:
             return str(error)
 
@@ -182,20 +179,19 @@ def verify(file: tfrecord.RecordFile, expected: int) -> None:
     Raises:
         UserError: every record is valid but the checksum differs: records were replaced or reordered.
     """
-    memory, state = "", b""
-    with contextlib.suppress(OSError, UserError):  # without a cache, files are checked each time
-        status = os.stat(file.path)
-        state = f"{status.st_size} {status.st_mtime_ns} {status.st_ino} {expected:08x}\n".encode()
-        name = hashlib.blake2b(os.fsencode(os.path.abspath(file.path)), digest_size=16).hexdigest()
-        memory = os.path.join(scratch.cache_directory("verified"), name)
-        if os.path.exists(memory) and files.read(memory) == state:
-            return
+    status = os.stat(file.path)
+    state = (
+        f"{os.path.abspath(file.path)} {status.st_size} {status.st_mtime_ns} {status.st_ino} {expected:08x}"
+    )
+    name = hashlib.blake2b(os.fsencode(state), digest_size=16).hexdigest()
+    passed = os.path.join(scratch.cache_directory("verified"), name)
+    if os.path.exists(passed):
+        return
     crc = file.digest()
     if crc == expected:
-        if memory:
-            with contextlib.suppress(OSError, UserError):
-                files.make_directory(os.path.dirname(memory))
-                atomic.write_file(memory, state)
+        with contextlib.suppress(OSError, UserError):  # without a cache, files are checked each time
+            files.make_directory(os.path.dirname(passed))
+            atomic.write_file(passed, b"")
         return
     try:
         for _ in file:

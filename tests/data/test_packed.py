@@ -144,9 +144,7 @@ def test_rows_that_cannot_be(make_records, change, message):
     entry = {"name": os.path.basename(path), "rows": 3, "bytes": size}
     change_manifest(directory, splits={"train": COUNTS | {"files": [entry]}})
     dataset = records.open_dataset(directory, "train")
-    assert not dataset.row_fault(0)
     if message is None:
-        assert not dataset.row_fault(1)
         assert dataset.batch(np.array([1]))["starts"].tolist() == [[0, 8, 32, 32]]
         return
     with pytest.raises(tfrecord.CorruptRecordError, match=message) as caught:
