@@ -50,18 +50,14 @@ def test_rows_come_back(tmp_path_factory, data):
     google_records.write(folder / "records" / "a.tfrecord", encode(made))
     dataset = records.open_dataset(str(folder / "records"), "train", vocab)
     batch = dataset.batch(np.array([-1, *range(len(made))]))
-    assert (
-        batch["lengths"][0] == 0 and batch["starts"][0, 0] == LENGTH and not batch["masked_weights"][0].any()
-    )
-    assert batch["next_sentence_labels"][0, 0] == -1
-    for i, (tokens, first, positions, labels, nsp) in enumerate(made, start=1):
+    for i, (tokens, first, positions, labels, nsp) in enumerate([([], 0, [], [], -1), *made]):
+        slots = [0] * (PREDICTIONS - len(positions))
         assert batch["input_ids"][i].tolist() == tokens + [0] * (LENGTH - len(tokens))
-        assert (batch["lengths"][i], batch["starts"][i, 0]) == (len(tokens), 0)
+        assert (batch["lengths"][i], batch["starts"][i, 0]) == (len(tokens), 0 if i else LENGTH)
         assert (batch["first_lengths"][i, 0], batch["next_sentence_labels"][i, 0]) == (first, nsp)
-        slots = PREDICTIONS - len(positions)
-        assert batch["masked_positions"][i].tolist() == positions + [0] * slots
-        assert batch["masked_labels"][i].tolist() == labels + [0] * slots
-        assert batch["masked_weights"][i].tolist() == [1.0] * len(positions) + [0.0] * slots
+        assert batch["masked_positions"][i].tolist() == positions + slots
+        assert batch["masked_labels"][i].tolist() == labels + slots
+        assert batch["masked_weights"][i].tolist() == [1.0] * len(positions) + slots
 
 
 def test_the_tokens_before_they_were_masked(foreign):

@@ -1,4 +1,4 @@
-"""TFRecord framing, against the format's definition."""
+"""TFRecord framing and Example messages, against the definitions of the formats."""
 
 import os
 import struct
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_jax.data import tfrecord
+from bert_jax.data import tf_example, tfrecord
 
 
 def reference_records(content: bytes) -> list[bytes]:
@@ -119,3 +119,21 @@ def test_a_file_truncated_while_it_is_read_is_an_error(tmp_path, read, size):
     os.truncate(path, size)
     with pytest.raises(tfrecord.CorruptRecordError, match=r"a\.tfrecord.*the file ends"):
         read(file)
+
+
+# Of {"a": b"x", "b": [1, 300], "c": [1.0]}: each entry is a name and a feature, which is a list.
+ENTRIES = (
+    "0a0a 0a0161 1205 0a03 0a01 78",
+    "0a0c 0a0162 1207 1a05 0a03 01ac02",
+    "0a0d 0a0163 1208 1206 0a04 0000803f",
+)
+MESSAGE = bytes.fromhex("0a29" + "".join(ENTRIES))
+
+
+def test_the_bytes_of_an_example():
+    assert tf_example.encode({"b": [1, 300], "c": [1.0], "a": b"x"}) == MESSAGE
+    found = tf_example.decode(MESSAGE)
+    assert list(found["a"].bytes_list.value) == [b"x"] and list(found["b"].int64_list.value) == [1, 300]
+    assert list(found["c"].float_list.value) == [1.0]
+    with pytest.raises(ValueError, match="pars"):
+        tf_example.decode(MESSAGE[:-1])

@@ -2,16 +2,12 @@
 
 import json
 import pathlib
-import random
-
-import tokenizers
-from tokenizers import models, pre_tokenizers, trainers
 
 from bert_jax import tokenization
-from bert_jax.tokenization import byte_bpe, templates
 
 from . import vocabularies
 
+TESTDATA = pathlib.Path(__file__).resolve().parents[1] / "testdata"
 NAMES = (
     *("wordpiece", "wordpiece, cased", "sentencepiece", "albert", "xlm-r", "deberta", "deberta, nfc"),
     *("bpe", "bpe, nfc"),
@@ -30,23 +26,12 @@ def composed_deberta(folder):
 def write(folder):
     """Writes the vocabularies, and returns for each name a path and the options of `tokenization.load`."""
     (folder / "vocab.txt").write_text(vocabularies.VOCABULARY + "".join(f"{c}\n##{c}\n" for c in "exyz09"))
-    words = [*vocabularies.WORDS, "9,", "3"]
-    unigram = vocabularies.albert_model(folder, words=words, size=80)
-    rust = tokenizers.Tokenizer(models.BPE())
-    rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    alphabet = sorted(byte_bpe.ALPHABET)
-    special = byte_bpe.ROBERTA_TOKENS
-    options = dict(special_tokens=[*special.values()], initial_alphabet=alphabet, show_progress=False)
-    rng = random.Random(0)
-    lines = [" ".join(rng.choices(words, k=9)) for _ in range(300)]
-    rust.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=300, **options))
-    model = json.loads(rust.to_str())["model"]
-    merges = [" ".join(merge) for merge in model["merges"]]
-    content = byte_bpe.tokenizer_json(model["vocab"], merges, special, templates.ROBERTA)
-    (folder / "plain").mkdir(), (folder / "nfc").mkdir()
-    (folder / "plain" / "tokenizer.json").write_bytes(byte_bpe.serialized(content))
-    content = json.loads(byte_bpe.serialized(content)) | {"normalizer": {"type": "NFC"}}
-    (folder / "nfc" / "tokenizer.json").write_text(json.dumps(content))
+    unigram = vocabularies.albert_model(folder, words=[*vocabularies.WORDS, "9,", "3"], size=80)
+    content = tokenization.load(TESTDATA / "bpe").content
+    for name, normalizer in (("plain", None), ("nfc", {"type": "NFC"})):
+        (folder / name).mkdir()
+        text = json.dumps({**content, "normalizer": normalizer})
+        (folder / name / "tokenizer.json").write_text(text)
     return {
         "wordpiece": (str(folder / "vocab.txt"), dict(lower_case=True)),
         "wordpiece, cased": (str(folder / "vocab.txt"), dict(lower_case=False)),

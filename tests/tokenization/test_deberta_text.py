@@ -101,13 +101,10 @@ def test_the_library_gives_a_text_the_ids_of_the_model(path):
     ],
 )
 def test_what_gives_a_text_other_ids_is_an_error(path, tmp_path, files):
-    with pytest.raises(UserError, match=r"split_by_punct|lower_case|\[MASK\] is 95|<mask>"):
-        tokenization.load(write(tmp_path / "folder", path, **files))
-
-
-def test_the_text_is_not_albert_s(path):
     with pytest.raises(UserError, match="--normalizer"):
         tokenization.load(path, normalizer="albert")
+    with pytest.raises(UserError, match=r"split_by_punct|lower_case|\[MASK\] is 95|<mask>"):
+        tokenization.load(write(tmp_path / "folder", path, **files))
 
 
 def test_a_vocabulary_that_is_learned(tmp_path):

@@ -108,6 +108,13 @@ def test_settings_that_give_other_ids_or_positions(tmp_path, stated):
         tokenization.load(folder)
 
 
+def scored(tokenizer):
+    """The tokens of a SentencePiece model with the ids of fairseq, and their scores."""
+    pieces = sentencepiece.SentencePieceProcessor(model_file=tokenizer.path)
+    scores = {pieces.IdToPiece(i): pieces.GetScore(i) for i in range(3, pieces.GetPieceSize())}
+    return [(token, scores.get(token, 0.0)) for token in tokenizer.tokens]
+
+
 @pytest.mark.parametrize("name", ["AlbertTokenizer", "XLMRobertaTokenizer"])
 def test_a_unigram_tokenizer_json_has_the_ids_of_its_model(tmp_path, name):
     """A tokenizer.json without a SentencePiece model, as transformers 5 saves it, gives the model's ids."""
@@ -116,11 +123,9 @@ def test_a_unigram_tokenizer_json_has_the_ids_of_its_model(tmp_path, name):
         content = json.loads(huggingface_export.albert_rust(model).to_str())
     else:
         model = tokenization.load(vocabularies.fairseq_model(tmp_path))
-        pieces = sentencepiece.SentencePieceProcessor(model_file=model.path)
-        scores = {pieces.IdToPiece(i): pieces.GetScore(i) for i in range(3, pieces.GetPieceSize())}
-        vocabulary = [[token, scores.get(token, 0.0)] for token in model.tokens]
         special = [{"id": i, "content": model.tokens[i], "special": True} for i in model.special_ids.values()]
-        content = {"model": {"type": "Unigram", "unk_id": 3, "vocab": vocabulary}, "added_tokens": special}
+        unigram = {"type": "Unigram", "unk_id": 3, "vocab": scored(model)}
+        content = {"model": unigram, "added_tokens": special}
     folder = write(tmp_path / "folder", tokenizer=content, tokenizer_config={"tokenizer_class": name})
     tokenizer = tokenization.load(folder)
     assert tokenizer.tokens == model.tokens and tokenizer.special_ids == model.special_ids
@@ -132,12 +137,9 @@ def test_a_unigram_tokenizer_json_has_the_ids_of_its_model(tmp_path, name):
 
 def test_a_unigram_file_of_version_5_has_the_ids_of_the_library(tmp_path):
     """Without the SentencePiece model's character table, words are split at any whitespace."""
-    model = sentencepiece.SentencePieceProcessor(str(vocabularies.fairseq_model(tmp_path)))
-    pieces = [(model.IdToPiece(i), model.GetScore(i)) for i in range(3, len(model))]
-    special = ["<s>", "<pad>", "</s>", "<unk>"]
-    vocabulary = [*((name, 0.0) for name in special), *pieces, ("<mask>", 0.0)]
+    vocabulary = scored(tokenization.load(vocabularies.fairseq_model(tmp_path)))
     library = tokenizers.Tokenizer(tokenizers.models.Unigram(vocabulary, unk_id=3))
-    library.add_special_tokens([*special, "<mask>"])
+    library.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
     library.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
         [tokenizers.pre_tokenizers.WhitespaceSplit(), tokenizers.pre_tokenizers.Metaspace()]
     )

@@ -1,5 +1,7 @@
 """Late interaction: rows with markers and [MASK], a run that learns, ranks, and the reranking of a search."""
 
+import itertools
+
 import numpy as np
 import pytest
 from support.fine_tuned import LEARNING, command, learn, make_task, rerank
@@ -8,21 +10,19 @@ from bert_jax import tokenization
 from bert_jax.tasks.embedding import TokenVectors, ranked_by_cosine, ranked_by_tokens
 from bert_jax.tasks.table import Examples
 
-COLORS, ANIMALS, NUMBERS = ("red", "green", "blue"), ("cat", "dog", "bird"), ("one", "two", "three")
 MARKS, LENGTHS = ("[unused0]", "[unused1]", "[unused2]"), {"query_length": 8, "vector_size": 16}
 
 
 def groups():
     """A description, another one of the same thing, and one with another color."""
-    for i, color in enumerate(COLORS):
-        for animal in ANIMALS:
-            for number in NUMBERS:
-                other = COLORS[(i + 1) % 3]
-                yield (
-                    f"the {color} {animal} is {number}",
-                    f"{number} {animal}s {color}",
-                    f"{number} {animal}s {other}",
-                )
+    colors = ("red", "green", "blue")
+    for i, animal, number in itertools.product(range(3), ("cat", "dog", "bird"), ("one", "two", "three")):
+        color, other = colors[i], colors[i - 1]
+        yield (
+            f"the {color} {animal} is {number}",
+            f"{number} {animal}s {color}",
+            f"{number} {animal}s {other}",
+        )
 
 
 @pytest.fixture(scope="module")
