@@ -1,4 +1,4 @@
-"""Ordinal regression: predicts ordered grades from one score and the thresholds between grades.
+"""Predicts ordered grades.
 
 A complete task in one folder: its configuration, its model with a new head, and its objective. With the
 folder in `bert_jax.tasks`, every command supports it.
@@ -7,7 +7,6 @@ folder in `bert_jax.tasks`, every command supports it.
 import dataclasses
 
 import flax.linen as nn
-import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.models import Encoder, Pooler
@@ -29,22 +28,9 @@ class OrdinalModel(nn.Module):
     def __call__(self, ids, types, positions, sequences, deterministic=True):
         hidden = Encoder(self.config, name="encoder")(ids, types, positions, sequences, deterministic)
         pooled = Pooler(self.config, name="pooler")(hidden[:, 0])
-        return OrdinalHead(self.grades, self.spread, name="ordinal")(pooled)
-
-
-class OrdinalHead(nn.Module):
-    grades: int
-    spread: float
-
-    @nn.compact
-    def __call__(self, pooled):
-        kernel = nn.with_logical_partitioning(nn.initializers.normal(0.02), ("embed",))
-        score = pooled @ self.param("score", kernel, (pooled.shape[-1],))
-        even = np.linspace(-self.spread, self.spread, self.grades - 1, dtype=np.float32)
-        start = nn.with_logical_partitioning(lambda key, shape: jnp.asarray(even), ("classes",))
-        above = nn.sigmoid(score[:, None] - self.param("thresholds", start, (self.grades - 1,)))
-        one = jnp.ones((len(score), 1))
-        return jnp.log(jnp.clip(jnp.append(one, above, 1) - jnp.append(above, 0 * one, 1), 1e-6, 1))
+        kernel = nn.with_logical_partitioning(nn.initializers.normal(0.02), ("embed", "classes"))
+        dense = nn.Dense(self.grades, use_bias=False, kernel_init=kernel, name="ordinal")
+        return self.spread * dense(pooled)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,7 +53,7 @@ class Ordinal(RowObjective):
 
 @dataclasses.dataclass(frozen=True)
 class OrdinalConfig(TableConfig):
-    spread: float = option(2.0, "between the first and the last threshold", above=0)
+    spread: float = option(2.0, "factor of the logits", above=0)
 
 
 class OrdinalTask(TableTask):
