@@ -1,8 +1,6 @@
 """Examples without files, and a tokenizer without a vocabulary."""
 
 import dataclasses
-import types
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -15,7 +13,7 @@ class WordTokenizer:
     """One id a word: 10 + its length."""
 
     template: templates.Template = templates.BERT
-    special_ids: Mapping[str, int] = types.MappingProxyType({"pad": 0, "cls": 1, "sep": 2})
+    special_ids: dict[str, int] = dataclasses.field(default_factory={"pad": 0, "cls": 1, "sep": 2}.copy)
     word_start, vocab_size, is_continuation = "", 50, np.zeros(50, bool)
 
     def __post_init__(self):
