@@ -16,7 +16,9 @@ from bert_jax.training import flops
 @pytest.mark.long
 @pytest.mark.parametrize("axes", [(8, 1, 1), (2, 2, 2)])
 def test_outputs_of_packed_rows_are_those_of_padded_ones_on_any_mesh(axes):
-    data = rows(np.random.default_rng(0).integers(3, 33, 400), targets={})
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(3, 33, 400)
+    data = rows(lengths, tokens=rng.integers(5, 40, lengths.sum(), np.int32), targets={})
     objective, mesh = Classification(tiny_config(40), 2, "classification"), sharding.make_mesh(*axes)
     row_flops = flops.row_flops(objective)
     packed = Shapes.choose(data, 64, row_flops, mesh, packs=True, most_tokens=4096)
