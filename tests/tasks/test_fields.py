@@ -39,38 +39,30 @@ CHECKS = {
 def note_reads(monkeypatch):
     """Returns a set to which the fields are added that are read from now on."""
     seen = set()
-    default = FinetuneConfig()
-    named = {f"{name}.": part for name, part in vars(default).items() if dataclasses.is_dataclass(part)}
-    parts = [(prefix, type(part)) for prefix, part in named.items()]
+    parts = [(f"{name}.", type(part)) for name, part in vars(FinetuneConfig()).items()]
+    parts = [(prefix, part) for prefix, part in parts if dataclasses.is_dataclass(part)]
     parts += [("", FinetuneConfig), ("", base.TaskConfig), ("data.", base.DataConfig)]
     for prefix, part in [*parts, ("model.", EncoderConfig)]:
-        monkeypatch.setattr(part, "__getattribute__", noting(part.__getattribute__, prefix, seen))
+
+        def get(self, name, plain=part.__getattribute__, prefix=prefix):
+            value, caller = plain(self, name), sys._getframe(1).f_code
+            reader, kind = Path(caller.co_filename), inspect.getattr_static(type(self), caller.co_name, None)
+            # A property of the configuration reads a field for whoever reads the property.
+            used = PACKAGE in reader.parents and (reader not in CHECKS or isinstance(kind, property))
+            if used and name in type(self).__dataclass_fields__ and not dataclasses.is_dataclass(value):
+                seen.add(prefix + name)
+            return value
+
+        monkeypatch.setattr(part, "__getattribute__", get)
     return seen
-
-
-def noting(plain, prefix, seen):
-    """`plain`, which gets attributes of a part of a configuration, and notes the fields that are read."""
-
-    def get(self, name):
-        value, caller = plain(self, name), sys._getframe(1).f_code
-        reader, kind = Path(caller.co_filename), inspect.getattr_static(type(self), caller.co_name, None)
-        # A property of the configuration reads a field for whoever reads the property.
-        used = PACKAGE in reader.parents and (reader not in CHECKS or isinstance(kind, property))
-        if used and name in type(self).__dataclass_fields__ and not dataclasses.is_dataclass(value):
-            seen.add(prefix + name)
-        return value
-
-    return get
 
 
 def fit(**given):
     """Stands for `train.fit`: traces the loss, and scores drawn weights."""
-    config, task = given["config"], given["objective"]
-    batch, key = next(given["train_data"](0, np.arange(config.batch_size))), jax.random.key(0)
+    config, task, key = given["config"], given["objective"], jax.random.key(0)
+    batch = next(given["train_data"](0, np.arange(config.batch_size)))
     state = TrainState(config.steps, draw_parameters(task), opt_state=())
-    jax.eval_shape(
-        lambda params: task.loss(params, task.prepare(batch, key, True), {"dropout": key}), state.params
-    )
+    jax.eval_shape(lambda x: task.loss(x, task.prepare(batch, key, True), {"dropout": key}), state.params)
     context = quiet_context(types.SimpleNamespace(heartbeat=lambda: None, paused=contextlib.nullcontext))
     for evaluator in given["evaluators"]:
         evaluator.evaluate(config.steps, state, context)

@@ -102,7 +102,6 @@ def test_a_run_without_a_config_and_its_resume(tmp_path, pretrained, capsys):
         f"the cat is {'big' if i % 2 else 'small'},{i % 2}\n" for i in range(16)
     )
     path = write(tmp_path, "train.csv", content)
-    fields = {flag.removeprefix("--config.").split("=")[0]: 0.0 for flag in fine_tuned.NO_DROPOUT}
     short = [f"--model={pretrained}", f"--train={path}", f"--eval={path}", f"--workdir={tmp_path}/run"]
     command = ["finetune", *short, "--config.max_seq_length=16", *fine_tuned.NO_DROPOUT]
     assert cli.main(command) == 0
@@ -118,14 +117,9 @@ def test_a_run_without_a_config_and_its_resume(tmp_path, pretrained, capsys):
     for again in (command, [*command[:1], *columns, *long, *command[4:]]):
         assert cli.main(again) == 0
         assert "resum" in capsys.readouterr().out
-    run = bert_jax.finetune(
-        workdir=tmp_path / "run",
-        train=path,
-        eval=path,
-        init_from=str(pretrained),
-        max_seq_length=16,
-        **fields,
-    )
+    fields = {flag.removeprefix("--config.").split("=")[0]: 0.0 for flag in fine_tuned.NO_DROPOUT}
+    files = dict(workdir=tmp_path / "run", train=path, eval=path, init_from=str(pretrained))
+    run = bert_jax.finetune(**files, max_seq_length=16, **fields)
     assert (run.step, run.scores) == (best["step"], best["scores"])
     assert cli.main([*command, "--config.data.label=stars"]) == 2
     assert "--config.data.label=stars" in capsys.readouterr().err
