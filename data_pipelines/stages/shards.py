@@ -66,6 +66,6 @@ def make_shard(task: ShardTask) -> dict[str, Any]:
     # Files that occur once are closed after their rows, because their indexes are large.
     opened = functools.cache(tfrecord.RecordFile) if repeated else tfrecord.RecordFile
     parts = ((opened(path), np.arange(*numbers)) for path, *numbers in task.parts)
-    rows = (file[number] for file, numbers in parts for number in numbers)
+    rows = (file[number] for file, numbers in parts for number in numbers.tolist())
     count, size = tfrecord.write_records(task.output, rows)
     return {"name": files.name(task.output), "rows": count, "bytes": size}
