@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -48,11 +49,12 @@ class Report:
     base: str = ""
 
     def __str__(self) -> str:
-        total = len(self.loaded) + len(self.new)
-        text = f"loaded {len(self.loaded)} of {counted(total, 'tensor')} from {self.source}"
-        for what, names in (("new", self.new), ("not used", self.unused)):
-            text += f"; {what}: {', '.join(names)}" if names else ""
-        return text
+        groups = collections.Counter(name.split("/")[0] for name in self.unused)
+        unused = ", ".join(f"{group} ({count})" for group, count in sorted(groups.items()))
+        return (
+            f"loaded {counted(len(self.loaded), 'tensor')} from {self.source}; "
+            f"new: {', '.join(self.new) or 'none'}; not used: {unused or 'none'}"
+        )
 
 
 def check_leaves(

@@ -238,12 +238,6 @@ def log_of_primary(log: Callable[[str], None]) -> Callable[[str], None]:
     return log if jax.process_index() == 0 else lambda line: None
 
 
-def line_prefix() -> str:
-    """Returns "process 1 of 4: " for the lines of process 1 of 4; "" if the run has one process."""
-    several = jax.process_count() > 1
-    return f"process {jax.process_index()} of {jax.process_count()}: " if several else ""
-
-
 def is_one_of_several() -> bool:
     """Whether jax.distributed has been started in this process."""
     return "jax" in sys.modules and jax.distributed.is_initialized()

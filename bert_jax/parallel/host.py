@@ -20,24 +20,15 @@ with epy.lazy_imports():
     import jax
     import psutil
 
-_CGROUP = Path("/sys/fs/cgroup")
-# In versions 2 and 1 of cgroups: the files with the quota and the period, in microseconds.
-_QUOTAS = (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))
-# The folder, files of the limit and of the usage, and the name of cached files in memory.stat.
-_MEMORY = (
-    (_CGROUP, "memory.max", "memory.current", "inactive_file"),
-    (_CGROUP / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-)
+_CGROUP = Path("/sys/fs/cgroup")  # the limits of a container
 
 
 def usable_cores() -> float:
     """Returns the number of cores that this process may use, by its affinity and its container's quota."""
     cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    for names in _QUOTAS:
-        with contextlib.suppress(OSError, ValueError):  # no cgroup of this kind, or "max"
-            quota, period = map(int, " ".join((_CGROUP / name).read_text() for name in names).split())
-            if quota > 0:  # -1 is no quota
-                return min(cores, quota / period)
+    with contextlib.suppress(OSError, ValueError):  # no container, or "max"
+        quota, period = map(int, (_CGROUP / "cpu.max").read_text().split())
+        cores = min(cores, quota / period)
     return cores
 
 
@@ -45,17 +36,13 @@ def total_and_available_memory() -> tuple[int, int]:
     """Returns the total and the available memory in bytes, within the limit of a container."""
     memory = psutil.virtual_memory()
     total, available = memory.total, memory.available
-    for folder, limit, usage, cached in _MEMORY:
-        try:
-            bound, used = (int((folder / name).read_text()) for name in (limit, usage))
-        except (OSError, ValueError):  # no cgroup of this kind, or "max"
-            continue
+    with contextlib.suppress(OSError, ValueError, KeyError):  # no container, or "max"
+        bound, used = (int((_CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        statistics = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+        used -= int(statistics["inactive_file"])  # cached files, given up when memory is needed
         if bound < total:
-            with contextlib.suppress(OSError, ValueError, KeyError):
-                lines = (folder / "memory.stat").read_text().splitlines()
-                used -= int(dict(line.split() for line in lines)[cached])  # given up when memory is needed
-            total, available = bound, min(available, bound - used)
-    return total, max(available, 0)
+            total, available = bound, min(available, max(bound - used, 0))
+    return total, available
 
 
 # Parameters of mallopt, from glibc's malloc.h.

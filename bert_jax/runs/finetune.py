@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -24,7 +23,6 @@ from bert_jax.io.wording import alternatives, counted
 from bert_jax.kernels import platform
 from bert_jax.objectives.base import Objective
 from bert_jax.objectives.distillation import Distillation
-from bert_jax.objectives.rows import RowObjective
 from bert_jax.parallel import collective, distributed, sharding
 from bert_jax.runs import distillation
 from bert_jax.settings.finetune_config import FinetuneConfig
@@ -46,7 +44,7 @@ from bert_jax.training.evaluators import Batches, BestCheckpoint
 from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.workdir import run_directory
-from bert_jax.workdir.run_directory import REPORT_FILE, WorkDir
+from bert_jax.workdir.run_directory import WorkDir
 
 _ROW_LENGTH = "row_length"  # the entry of config.json with the number of tokens of a packed row, or 0
 
@@ -116,16 +114,11 @@ def _open(config, directory, log, explicit, command_line, memory_limit, cleanup)
     learned = distillation.read_teacher(learned, teacher, task.export_head, directory, log, task.labels)
     objective = training_objective(config, task, learned)
 
-    primary = jax.process_index() == 0
     writer = MetricsWriter(
-        directory,
-        total_steps=config.steps,
-        primary=primary,
-        trackers=config.trackers,
-        config=config.to_dict(),
+        directory, total_steps=config.steps, trackers=config.trackers, config=config.to_dict()
     )
     log = writer.message
-    workdir = cleanup.enter_context(WorkDir(directory, primary=primary, log=log))
+    workdir = cleanup.enter_context(WorkDir(directory, log=log))
     cleanup.enter_context(contextlib.closing(writer))
     run = _describe_run(config, task, examples, command_line) | distillation.record(learned)
     run |= convert.commit_of_hub(config.init_from, directory)
@@ -172,6 +165,15 @@ def _open(config, directory, log, explicit, command_line, memory_limit, cleanup)
         rows = f"{alternatives(packed.rows)} rows of {packed.length} tokens"
         log(f"sequence packing: {counted(config.batch_size, 'example')} in {rows} per step")
     flops_per_step = training_batches.flops_per_step()
+    load = functools.partial(
+        load_initial,
+        config,
+        objective,
+        workdir,
+        log,
+        new_groups=task.objective().new_groups,
+        ignore=task.objective().may_differ,
+    )
     return dict(
         workdir=workdir,
         config=chosen,
@@ -180,7 +182,7 @@ def _open(config, directory, log, explicit, command_line, memory_limit, cleanup)
         evaluators=[best] if best else [],
         flops_per_step=lambda step: flops_per_step,
         writer=writer,
-        initial_params=_initial_params(config, objective, task.objective(), workdir, log),
+        initial_params=load if config.init_from and not config.from_scratch else None,
     )
 
 
@@ -327,38 +329,6 @@ def _describe_run(
     if task.sentence:
         run["sentence"] = task.sentence.stored()
     return run | ({"command_line": command_line} if command_line else {})
-
-
-def _initial_params(
-    config: FinetuneConfig,
-    objective: Objective,
-    of_task: RowObjective,
-    workdir: WorkDir,
-    log: Callable[[str], None],
-) -> Callable[[Any], Any] | None:
-    """Returns the function that loads what a new run takes from `init_from`; None if it takes nothing."""
-    new_groups = of_task.new_groups
-    if not config.init_from or config.from_scratch:
-        return None
-
-    def load(abstract_params):
-        params, report = load_initial(
-            config, objective, abstract_params, log, new_groups=new_groups, ignore=of_task.may_differ
-        )
-        log(
-            f"loaded {counted(len(report.loaded), 'tensor')} from {report.source}; "
-            f"new: {', '.join(report.new) or 'none'}; not used: {_summary(report.unused)}"
-        )
-        workdir.write_json(REPORT_FILE, dataclasses.asdict(report))
-        return params
-
-    return load
-
-
-def _summary(names: Iterable[str]) -> str:
-    """Returns the groups of some parameters, with the number of parameters in each group."""
-    heads = Counter(name.split("/")[0] for name in names)
-    return ", ".join(f"{head} ({count})" for head, count in sorted(heads.items())) or "none"
 
 
 def _describe(split: str, examples: Any, data: batches.EncodedRows, task: FinetuneTask) -> str:

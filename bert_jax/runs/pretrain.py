@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
-import jax
 import ml_collections
 import numpy as np
 
@@ -39,13 +38,13 @@ from bert_jax.settings.pretrain_config import PretrainConfig, PretrainDataConfig
 from bert_jax.settings.run_config import ModelConfig
 from bert_jax.tokenization import Tokenizer
 from bert_jax.training import auto_accumulation, flops, train
-from bert_jax.training.adapters import adapt, load_initial
+from bert_jax.training.adapters import adapt, load_initial, write_report
 from bert_jax.training.evaluators import EvalStep, Evaluator, RecordEvaluator
 from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.optimizers import WITH_TRUST_RATIO, freeze, make_optimizer
 from bert_jax.training.state import TrainState
 from bert_jax.workdir import run_directory
-from bert_jax.workdir.run_directory import REPORT_FILE, WorkDir
+from bert_jax.workdir.run_directory import WorkDir
 
 TRAIN, EVAL = "train", "eval"  # the splits of the records to train and to evaluate on
 HEAD = "masked_lm"  # the head of a teacher; a key of `convert.HEADS`
@@ -124,12 +123,11 @@ def _open(
         sharding.check_batch_size(size, mesh, config.accumulate_steps)
     local_rows = functools.cache(functools.partial(sharding.local_rows, mesh))
 
-    primary = jax.process_index() == 0
     writer = MetricsWriter(
-        workdir, total_steps=config.steps, primary=primary, trackers=config.trackers, config=config.to_dict()
+        workdir, total_steps=config.steps, trackers=config.trackers, config=config.to_dict()
     )
     log = writer.message
-    held = cleanup.enter_context(WorkDir(workdir, primary=primary, log=log))
+    held = cleanup.enter_context(WorkDir(workdir, log=log))
     cleanup.enter_context(contextlib.closing(writer))
     run = {
         "command": "pretrain",
@@ -397,19 +395,11 @@ def _initial_params(
     config: PretrainConfig, objective: Objective, workdir: WorkDir, log: Callable[[str], None]
 ) -> Callable[[Any], Any] | None:
     """Returns a function that loads the parameters of `init_from` or of the teacher, or None for neither."""
-    if not (config.init_from or config.distillation.init_layers):
-        return None
-
-    def load(abstract_params):
-        if config.distillation.init_layers:
-            params, report = _load_student(config, abstract_params, log)
-        else:
-            params, report = load_initial(config, objective, abstract_params, log)
-        log(str(report))
-        workdir.write_json(REPORT_FILE, dataclasses.asdict(report))
-        return params
-
-    return load
+    if config.distillation.init_layers:
+        return functools.partial(_load_student, config, workdir, log)
+    if config.init_from:
+        return functools.partial(load_initial, config, objective, workdir, log)
+    return None
 
 
 def _student_layers(config: PretrainConfig, count: int, teacher: EncoderConfig) -> tuple[int, ...]:
@@ -422,8 +412,8 @@ def _student_layers(config: PretrainConfig, count: int, teacher: EncoderConfig) 
 
 
 def _load_student(
-    config: PretrainConfig, abstract_params: Mapping[str, Any], log: Callable[[str], None]
-) -> tuple[dict, checkpoint.Report]:
+    config: PretrainConfig, workdir: WorkDir, log: Callable[[str], None], abstract_params: Mapping[str, Any]
+) -> dict:
     """Returns the teacher's parameters that a student starts with; the teacher's others are dropped."""
     model = convert.load(config.distillation.teacher, log=log)
     if "mlm" in abstract_params and "mlm" not in model.groups:
@@ -435,7 +425,9 @@ def _load_student(
             f"distillation.init_layers={config.distillation.init_layers}: the teacher lacks {missing[0]}; "
             "expected a student of the same architecture"
         )
-    return checkpoint.select_params(model.source, model.params, abstract_params)
+    params, report = checkpoint.select_params(model.source, model.params, abstract_params)
+    write_report(report, workdir, log)
+    return params
 
 
 # The objective

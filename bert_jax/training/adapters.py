@@ -17,6 +17,7 @@ from bert_jax.objectives.adapters import LowRank, PartlyFrozen
 from bert_jax.objectives.base import Objective, Params
 from bert_jax.objectives.distillation import DISTILLATION
 from bert_jax.settings.run_config import BOTTLENECKS, AdapterConfig, RunConfig
+from bert_jax.workdir.run_directory import REPORT_FILE, WorkDir
 
 # By `adapter.kind`: a regular expression for the parameters that are trained in addition to the head.
 _BOTTLENECK = r"encoder/(.*/)?\w+_adapter/.*"
@@ -87,18 +88,18 @@ def _low_rank(adapted: PartlyFrozen, config: AdapterConfig) -> LowRank:
 def load_initial(
     config: RunConfig,
     objective: Objective,
-    abstract_params: Params,
+    workdir: WorkDir,
     log: Callable[[str], None],
+    abstract_params: Params,
     *,
     new_groups: Collection[str] = (),
     ignore: str = "",
-) -> tuple[Params, checkpoint.Report]:
-    """Returns the nested dict of the parameters that a run takes from `init_from`, and the report.
+) -> Params:
+    """Returns the nested dict of the parameters that a run takes from `init_from`, and writes a report.
 
     Groups in `new_groups` are always newly initialized, because the checkpoint's groups may be for other
-    labels. `ignore` is a regular expression in addition to `init_ignore`; `log` gets one line for each
-    notice. It raises UserError as `convert.load_params` does, and for a frozen parameter that the checkpoint
-    lacks.
+    labels. `ignore` is a regular expression in addition to `init_ignore`. It raises UserError as
+    `convert.load_params` does, and for a frozen parameter that the checkpoint lacks.
     """
     adapter = config.adapter
     body = {name: tree for name, tree in abstract_params.items() if name not in new_groups}
@@ -112,8 +113,16 @@ def load_initial(
             f"--config.adapter.train='{stuck[0].split('/')[0]}/.*'"
         )
     given = (*report.loaded, *report.new)
-    return params, dataclasses.replace(
+    report = dataclasses.replace(
         report,
         new=(*report.new, *(name for name in flatten(abstract_params) if name not in given)),
         base=files.absolute(report.base or config.init_from) if adapter.kind == "lora" else "",
     )
+    write_report(report, workdir, log)
+    return params
+
+
+def write_report(report: checkpoint.Report, workdir: WorkDir, log: Callable[[str], None]) -> None:
+    """Logs which parameters a new run has loaded, and writes them to the work directory."""
+    log(str(report))
+    workdir.write_json(REPORT_FILE, dataclasses.asdict(report))

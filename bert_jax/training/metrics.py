@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
+import jax
 from etils import epy
 
 from bert_jax import signals
@@ -27,8 +28,6 @@ with epy.lazy_imports():
     from tensorboardX.proto import event_pb2, summary_pb2
 
 _FILE = "metrics.jsonl"
-# Without a terminal, a line shows the progress of a run or an evaluation if there was no line for this time.
-_QUIET_STEPS, _QUIET_STAGE = 60.0, 10.0  # seconds
 _FLUSH_SECONDS = 60.0  # The interval between flushes of the files, and between their uploads.
 
 BEST_SO_FAR = "best_so_far"  # The metric that is 1 if an evaluation has the best score so far, else 0.
@@ -49,17 +48,15 @@ _SHOWN = {
 
 
 class MetricsWriter:
-    """Writes the metrics and messages of one run.
+    """Writes the metrics and messages of one run, in process 0.
 
     `metrics.jsonl` has one line per step and kind: {"step": 100, "kind": "train", "loss": 7.1, ...}. Values
     that are not finite are written as null. The files of a remote directory are written to a local one and
-    uploaded by a thread. On a terminal, a progress bar below the lines shows the time left. Elsewhere, a line
-    shows the progress after a minute without another line.
+    uploaded by a thread. On a terminal, a progress bar below the lines shows the time left.
 
     Args:
         directory: the work directory, for these files and tensorboard/; None to write no files.
         total_steps: the number of steps of the run, for the time left; 0 if it is not known.
-        primary: whether this process writes; exactly one process of a run writes.
         terminal: whether stdout is a terminal; None to detect it.
         trackers: "wandb" to also log to Weights & Biases, else "".
         config: the configuration of the run, for the trackers.
@@ -70,13 +67,13 @@ class MetricsWriter:
         directory: files.PathLike | None,
         *,
         total_steps: int = 0,
-        primary: bool = True,
         terminal: bool | None = None,
         trackers: str = "",
         config: Mapping[str, Any] | None = None,
     ):
-        self._directory = os.fspath(directory) if directory is not None and primary else ""
-        self._total, self._primary = total_steps, primary
+        self._primary = jax.process_index() == 0
+        self._directory = os.fspath(directory) if directory is not None and self._primary else ""
+        self._total = total_steps
         self._cleanup = contextlib.ExitStack()
         self._local = self._directory  # where the files are written
         self._uploads: _Uploads | None = None
@@ -90,12 +87,9 @@ class MetricsWriter:
         self._tracker: _WeightsAndBiases | None = None
         if trackers and self._directory:
             self._tracker = _WeightsAndBiases(self._directory, config or {}, self.message)
-        self._resumed = 0  # the step from which the run starts or resumes
-        self._begin: tuple[float, int] | None = None
-        self._printed = time.monotonic()  # when the last line was
         self._steps: int | None = None  # the bar of the steps
         self._bars = None
-        if primary and (progress.shows_bars(sys.stdout) if terminal is None else terminal):
+        if self._primary and (progress.shows_bars(sys.stdout) if terminal is None else terminal):
             self._bars = progress.make_bars(sys.stdout)
 
     def rewind(self, step: int) -> None:
@@ -103,7 +97,6 @@ class MetricsWriter:
 
         An incomplete last line is also removed.
         """
-        self._resumed, self._begin = step, None
         if self._bars:
             self._steps = self._bars.add_task("steps", total=self._total or None, completed=step, unit="")
             self._bars.start()
@@ -141,8 +134,9 @@ class MetricsWriter:
             shown.append("(best so far)")
         if values.get("skipped"):
             shown.append(f"skipped {values['skipped']:.0f}")
-        if kind == "train" and not self._bars:
-            shown += self._time_left(step)
+        rate = values.get("steps_per_second")
+        if rate and step < self._total and not self._bars:
+            shown.append(f"left {progress.clock((self._total - step) / rate)}")
         label = "step" if kind == "train" else kind
         self.message("  ".join([f"{label} {step:>{len(str(self._total))}}", *shown]))
         if kind == "train":
@@ -150,24 +144,14 @@ class MetricsWriter:
 
     def at_step(self, step: int) -> None:
         """Shows the progress. It is called at every step with the last step known to be done."""
-        if self._begin is None and step > self._resumed:
-            # The time left is estimated from the steps after the first one, which includes one-time work.
-            self._begin = time.monotonic(), step
-            if self._bars:
-                self._bars.update(self._steps, started=self._begin[0], first=step)
         if self._bars:
             self._bars.update(self._steps, completed=step)
-        elif step > self._resumed and time.monotonic() - self._printed >= _QUIET_STEPS:
-            of = f" of {self._total:,}" if self._total else ""
-            self.message("  ".join([f"step {step:,}{of} is done", *self._time_left(step)]))
 
     @contextlib.contextmanager
     def stage(self, name: str, total: float | None = None, unit: str = "") -> Iterator[Callable[..., None]]:
-        """Shows the progress of a stage, such as an evaluation.
+        """Shows the progress of a stage on a terminal; elsewhere, a line announces a stage without units.
 
-        It yields a function (units done) or (units done, total); the latter is for totals that are
-        not known in advance. Without a terminal, a line announces a stage without units, and shows the
-        progress of other stages after ten seconds without another line.
+        It yields a function (units done) or (units done, total), for totals that are not known in advance.
         """
         if self._bars:
             bars, task = self._bars, self._bars.add_task(name, total=total, unit=unit)
@@ -178,12 +162,7 @@ class MetricsWriter:
             return
         if not unit:
             self.message(name)
-
-        def show(done: float, total: float | None = total) -> None:
-            if time.monotonic() - self._printed >= _QUIET_STAGE:
-                self.message(progress.amount(name, done, total, unit))
-
-        yield show
+        yield lambda done, total=None: None
 
     def notice(self, text: str) -> None:
         """Prints one line from a signal handler, which may have interrupted another print."""
@@ -196,7 +175,6 @@ class MetricsWriter:
     def message(self, text: str) -> None:
         """Prints one line to the terminal, in the primary process."""
         text = hide_secrets(text)
-        self._printed = time.monotonic()
         if not self._primary:
             return
         if self._bars:
@@ -259,13 +237,6 @@ class MetricsWriter:
             for file in (lines, events):
                 if file is not None:
                     closing.callback(file.close)
-
-    def _time_left(self, step: int) -> list[str]:
-        if self._begin is None or not self._begin[1] < step < self._total:
-            return []
-        began, first = self._begin
-        left = (time.monotonic() - began) / (step - first) * (self._total - step)
-        return [f"left {progress.clock(left)}"]
 
 
 def _rewind(path: str, local: str, step: int) -> None:

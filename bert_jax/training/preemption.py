@@ -7,9 +7,6 @@ import faulthandler
 import itertools
 import os
 import signal
-import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +15,6 @@ from jax.experimental import multihost_utils
 
 from bert_jax import signals
 from bert_jax.errors import Preempted
-from bert_jax.parallel import distributed
 
 # JAX chooses a number greater than all numbers that it has seen in this process, in any run, and only answers
 # yes to that number. A later run that counted from 1 again would reach it late or never.
@@ -113,54 +109,36 @@ class Watchdog:
 
     The heartbeat of jax.distributed detects processes that have died. It does not detect a process that is
     alive but blocked, for example in a collective that another process never entered or by a file system.
-    Such a process would block the whole pod. `end` is called with the error message instead of ending the
-    process.
+    Such a process would block the whole pod.
     """
 
-    def __init__(self, seconds: float, end: Callable[[str], None] | None = None):
-        self._seconds, self._end = seconds, end or _abort
-        self._last = time.monotonic()
-        self._paused = 0
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+    def __init__(self, seconds: float):
+        self._seconds, self._pauses = seconds, 0
 
     def __enter__(self) -> Watchdog:
-        if self._seconds > 0:
-            self._thread.start()
+        self.heartbeat()
         return self
 
     def __exit__(self, *unused) -> None:
-        self._closed.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._cancel()
+        self._seconds = 0
 
     def heartbeat(self) -> None:
         """Records that the run made progress."""
-        self._last = time.monotonic()
+        if self._seconds and not self._pauses:
+            faulthandler.dump_traceback_later(self._seconds, exit=True, file=2)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Suspends the limit inside the block, such as while a program is compiled."""
-        self._paused += 1
+        self._pauses += 1
+        self._cancel()
         try:
             yield
         finally:
+            self._pauses -= 1
             self.heartbeat()
-            self._paused -= 1
 
-    def _watch(self) -> None:
-        while not self._closed.wait(min(self._seconds / 4, 10.0)):
-            if self._paused:
-                continue
-            # Read after `_paused`: a block that ended just before it has sent a heartbeat.
-            idle = time.monotonic() - self._last
-            if idle > self._seconds:
-                self._end(f"no step for {idle:.0f} s (limit: {self._seconds:g} s)")
-                return
-
-
-def _abort(message: str) -> None:
-    message = f"bert-jax: error: {distributed.line_prefix()}{message}; the stacks of its threads follow"
-    print(message, file=sys.stderr, flush=True)
-    faulthandler.dump_traceback(all_threads=True)
-    os._exit(1)
+    def _cancel(self) -> None:
+        if self._seconds:
+            faulthandler.cancel_dump_traceback_later()

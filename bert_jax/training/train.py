@@ -41,38 +41,10 @@ from bert_jax.workdir.run_directory import WorkDir
 _MFU_FROM_FLOPS = 1e13
 
 
-def fit(
-    *,
-    workdir: WorkDir,
-    config: RunConfig,
-    objective: Objective,
-    train_data: Callable[[int, np.ndarray], Batches],
-    evaluators: Sequence[Evaluator] = (),
-    flops_per_step: Callable[[int], float],
-    writer: MetricsWriter,
-    initial_params: Any = None,
-    stall_timeout: float = 0.0,
-    profile_steps: tuple[int, int] | None = None,
-) -> TrainState:
+def fit(**arguments: Any) -> TrainState:
     """Trains to `config.steps`, starting from the newest checkpoint of the work directory, if there is one.
 
-    Args:
-        workdir: the work directory, held by this process.
-        config: the configuration of the run, with `accumulate_steps` resolved; see `auto_accumulation`.
-        objective: see `bert_jax.objectives.base`.
-        train_data: (start step, rows of the global batch that this process feeds) -> iterator over these rows
-            of each step's batch, beginning with the start step. Batches may have a few different shapes; the
-            train step is compiled for each.
-        evaluators: evaluate the state, each at its own steps and at the end; see `training.evaluators`.
-        flops_per_step: maps a step, counted from 1, to the model FLOPs of its global batch, for MFU; 0 if
-            they are not known.
-        writer: writes the metrics and the messages.
-        initial_params: nested dict of arrays, which may contain only some of the model's parameters (the
-            others are initialized), or a function that maps its abstract parameters, with their shardings, to
-            such a dict. Ignored if the run resumes from a checkpoint.
-        stall_timeout: seconds without a step or an evaluation batch after which the process ends itself;
-            0 for no limit. Compilations, restoring a state and waiting for a save may take longer.
-        profile_steps: the first and the last step to trace into profile/ in the work directory.
+    The arguments are described in `_Run`.
 
     Returns:
         The state after `config.steps`, or after the step at which an evaluator stopped the run. It has been
@@ -85,46 +57,32 @@ def fit(
         Preempted: the process received SIGTERM; the state has been saved.
         KeyboardInterrupt: the process received SIGINT; the state has been saved.
     """
-    setup = TrainSetup.from_config(config, objective)
-    sharding.check_batch_size(config.batch_size, setup.mesh, config.accumulate_steps)
-    _describe(setup.abstract_state, setup.mesh, writer.message)
-    if (model := encoder_config(objective)) is not None:
-        kernel_check.ensure(model, writer.message)
+    run = _Run(**arguments)
+    log, kept = run.writer.message, run.config.checkpoint
+    _describe(run.setup.abstract_state, run.setup.mesh, log)
+    if (model := encoder_config(run.objective)) is not None:
+        kernel_check.ensure(model, log)
     with contextlib.ExitStack() as cleanup:
-        guard = cleanup.enter_context(PreemptionGuard(writer.notice))
-        watchdog = Watchdog(stall_timeout)
-        checkpointer = checkpoint.Checkpointer(
-            workdir.checkpoints,
-            keep=config.checkpoint.keep,
-            keep_every=config.checkpoint.keep_every,
-            log=writer.message,
-            waiting=watchdog.paused,
+        cleanup.enter_context(run.guard)
+        run.checkpointer = checkpoint.Checkpointer(
+            run.workdir.checkpoints,
+            keep=kept.keep,
+            keep_every=kept.keep_every,
+            log=log,
+            waiting=run.watchdog.paused,
         )
-        cleanup.enter_context(_closing(checkpointer))
-        cleanup.enter_context(watchdog)
-        run = _Run(
-            config=config,
-            workdir=workdir,
-            objective=objective,
-            setup=setup,
-            train_data=train_data,
-            initial_params=initial_params,
-            evaluators=evaluators,
-            checkpointer=checkpointer,
-            flops_per_step=flops_per_step,
-            writer=writer,
-            guard=guard,
-            watchdog=watchdog,
-        )
-        cleanup.callback(run.close)
+        cleanup.enter_context(_closing(run.checkpointer))
+        cleanup.enter_context(run.watchdog)
         run.set_up()
         if not run.is_finished():
-            run.open_batches()
+            batches = run.train_data(run.step, sharding.local_rows(run.setup.mesh, run.config.batch_size))
+            run.batches = cleanup.enter_context(contextlib.closing(batches))
+            run.feed()
             run.compile()
-            profiler = Profiler(os.path.join(workdir.path, "profile"), profile_steps, writer.message)
+            profiler = Profiler(os.path.join(run.workdir.path, "profile"), run.profile_steps, log)
             try:
                 run.train(cleanup.enter_context(profiler))
-                checkpointer.wait()
+                run.checkpointer.wait()
             except (FileNotFoundError, UserError) as error:
                 # A network file system may lose a file for a while: launchers try again.
                 if isinstance(error, FileNotFoundError) or isinstance(error.__cause__, FileNotFoundError):
@@ -136,7 +94,25 @@ def fit(
 
 @dataclasses.dataclass(kw_only=True)
 class _Run:
-    """The mutable state of one call of `fit`, whose arguments are the first attributes.
+    """The arguments and the mutable state of one call of `fit`.
+
+    Args:
+        workdir: the work directory, held by this process.
+        config: the configuration of the run, with `accumulate_steps` resolved; see `auto_accumulation`.
+        objective: see `bert_jax.objectives.base`.
+        train_data: (start step, rows of the global batch that this process feeds) -> iterator over these rows
+            of each step's batch, beginning with the start step. Batches may have a few different shapes; the
+            train step is compiled for each.
+        flops_per_step: maps a step, counted from 1, to the model FLOPs of its global batch, for MFU; 0 if
+            they are not known.
+        writer: writes the metrics and the messages.
+        evaluators: evaluate the state, each at its own steps and at the end; see `training.evaluators`.
+        initial_params: nested dict of arrays, which may contain only some of the model's parameters (the
+            others are initialized), or a function that maps its abstract parameters, with their shardings, to
+            such a dict. Ignored if the run resumes from a checkpoint.
+        stall_timeout: seconds without a step or an evaluation batch after which the process ends itself;
+            0 for no limit. Compilations, restoring a state and waiting for a save may take longer.
+        profile_steps: the first and the last step to trace into profile/ in the work directory.
 
     Attributes:
         step: the number of steps done.
@@ -144,34 +120,34 @@ class _Run:
         save_due: whether the next step that is not skipped is saved.
     """
 
-    config: RunConfig
     workdir: WorkDir
+    config: RunConfig
     objective: Objective
-    setup: TrainSetup
     train_data: Callable[[int, np.ndarray], Batches]
-    initial_params: Any
-    evaluators: Sequence[Evaluator]
-    checkpointer: checkpoint.Checkpointer
     flops_per_step: Callable[[int], float]
     writer: MetricsWriter
-    guard: PreemptionGuard
-    watchdog: Watchdog
+    evaluators: Sequence[Evaluator] = ()
+    initial_params: Any = None
+    stall_timeout: float = 0.0
+    profile_steps: tuple[int, int] | None = None
 
-    step: int = 0
+    checkpointer: checkpoint.Checkpointer = dataclasses.field(init=False)
+    batches: Batches = dataclasses.field(init=False)
+    step: int = dataclasses.field(init=False, default=0)
     state: TrainState = dataclasses.field(init=False)
-    save_due: bool = False
+    save_due: bool = dataclasses.field(init=False, default=False)
 
     def __post_init__(self):
+        self.setup = TrainSetup.from_config(self.config, self.objective)
         self._mesh = self.setup.mesh
-        self._local_rows = sharding.local_rows(self._mesh, self.config.batch_size)
+        sharding.check_batch_size(self.config.batch_size, self._mesh, self.config.accumulate_steps)
+        self.guard, self.watchdog = PreemptionGuard(self.writer.notice), Watchdog(self.stall_timeout)
         # A seed on the host would be transferred for every step.
         self._seed = sharding.on_all_devices(np.uint32(self.config.seed), self._mesh)
         self._save_timer = _SaveTimer(60 * self.config.checkpoint.minutes)
         self._train_step = self.setup.step_with(self.config.accumulate_steps)
         self._programs: dict[tuple, Callable] = {}
         self._logged_kernels: list[dispatch.Choice] = []
-        self._batches: Iterator[dict[str, np.ndarray]]
-        self._open = contextlib.ExitStack()  # closes the batches
         self._batch: dict[str, jax.Array] = {}  # the batch of the next step
 
     # Before the first step
@@ -193,14 +169,6 @@ class _Run:
         else:
             return False
         return True
-
-    def open_batches(self) -> None:
-        batches = self.train_data(self.step, self._local_rows)
-        self._batches = self._open.enter_context(contextlib.closing(batches))
-        self._feed()
-
-    def close(self) -> None:
-        self._open.close()
 
     def compile(self, paused: Callable[[], Any] = contextlib.nullcontext) -> Callable:
         key = shape_key(self._batch)
@@ -304,10 +272,10 @@ class _Run:
         self.watchdog.heartbeat()
         if self.step < self.config.steps:
             with self._step_metrics.timed("input"):
-                self._feed()
+                self.feed()
 
-    def _feed(self) -> None:
-        self._batch = sharding.global_batch(next(self._batches), self._mesh)
+    def feed(self) -> None:
+        self._batch = sharding.global_batch(next(self.batches), self._mesh)
 
     # Logging, saving and evaluation
 

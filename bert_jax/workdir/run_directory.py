@@ -96,14 +96,14 @@ _VOCABULARIES = tuple(kind.file for kind in tokenization.KINDS.values())
 class WorkDir:
     """A work directory that this run holds: `with WorkDir(path) as workdir: ...`.
 
-    The path is local, gs:// or s3://, and is created if it does not exist. The `primary` process of the run
-    takes the lock and writes the files. `log` is called with one line if the lock has to be waited for.
-    Entering raises UserError if another run holds the directory or it cannot be written.
+    The path is local, gs:// or s3://, and is created if it does not exist. Process 0 of the run takes the
+    lock and writes the files. `log` is called with one line if the lock has to be waited for. Entering raises
+    UserError if another run holds the directory or it cannot be written.
     """
 
-    def __init__(self, path: files.PathLike, *, primary: bool = True, log=print):
+    def __init__(self, path: files.PathLike, *, log=print):
         self.path = os.fspath(path)
-        self.primary = primary
+        self.primary = jax.process_index() == 0
         self._run: dict[str, Any] = {}
         self._before: dict[str, Any] = {}  # config.json of the run that resumes
         self.has_steps = False  # whether `open_run` found any

@@ -1,7 +1,5 @@
 """`bert-jax pretrain`: what it writes and prints, and what it reads."""
 
-import re
-
 import numpy as np
 import pytest
 from support import google_records, processes
@@ -38,7 +36,7 @@ def test_a_warm_up_that_is_longer_than_the_run_is_a_tenth_of_it(pretrain, tmp_pa
 def test_init_from_starts_with_its_weights(pretrain, trained, tmp_path):
     code, output, _ = pretrain(init_from=trained, steps=6)
     assert code == 0 and f"started from the weights of {trained}" in output
-    assert re.search(f"loaded ([0-9]+) of \\1 tensors from {trained}/checkpoints/6\n", output)
+    assert f"tensors from {trained}/checkpoints/6; new: none; not used: none" in output
     losses = [processes.metrics(path)[0]["loss"] for path in (trained, tmp_path / "run")]
     assert losses[1] < losses[0]  # of the first step
 

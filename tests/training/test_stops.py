@@ -1,7 +1,11 @@
 """Runs that are stopped by a signal or a stall: what is saved, and how they resume."""
 
 import signal
+import subprocess
+import sys
+import threading
 import time
+import types
 from unittest import mock
 
 import jax
@@ -11,7 +15,7 @@ from support.regression import Recorder, Run, assert_same, at, send, stopping_at
 
 from bert_jax.checkpoint import saving
 from bert_jax.errors import Preempted, StorageError, UserError
-from bert_jax.training import train
+from bert_jax.training import preemption, train
 from bert_jax.training.preemption import PreemptionGuard, Watchdog
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -84,9 +88,21 @@ LIMIT = 0.5
 
 @pytest.fixture
 def limited(whole, monkeypatch, tmp_path):
-    """A run with a limit that is shorter than the delays of the tests, and the messages of its watchdog."""
-    ended = []
-    monkeypatch.setattr(train, "Watchdog", lambda seconds: Watchdog(4 * LIMIT, ended.append))
+    """A run with a limit that is shorter than the delays of the tests, and a list of the times it is over."""
+    ended, timers = [], []
+
+    def cancel():
+        while timers:
+            timers.pop().cancel()
+
+    def start(seconds, **options):
+        cancel()
+        timers.append(threading.Timer(seconds, lambda: ended.append(seconds)))
+        timers[0].start()
+
+    stand_in = types.SimpleNamespace(dump_traceback_later=start, cancel_dump_traceback_later=cancel)
+    monkeypatch.setattr(preemption, "faulthandler", stand_in)
+    monkeypatch.setattr(train, "Watchdog", lambda seconds: Watchdog(4 * LIMIT))
     return Run(tmp_path / "run", steps=4, eval__every=0, checkpoint__every=2), ended
 
 
@@ -99,7 +115,7 @@ def slowed(function):
 
 
 @pytest.mark.long
-def test_restoring_and_saving_may_take_longer_than_the_limit(monkeypatch, limited):
+def test_restoring_and_saving_may_take_longer_than_the_limit_and_a_step_may_not(monkeypatch, limited):
     run, ended = limited
     handler = saving.ocp.PyTreeCheckpointHandler
     monkeypatch.setattr(handler, "finalize", slowed(handler.finalize))  # orbax calls it in the background
@@ -108,14 +124,23 @@ def test_restoring_and_saving_may_take_longer_than_the_limit(monkeypatch, limite
     run.config.steps = 6
     run.fit()
     assert ended == [] and run.logged("resumed from step 4") and run.saved()[-1] == 6
-
-
-@pytest.mark.long
-def test_a_step_that_does_not_come_ends_a_run(limited):
-    run, ended = limited
-    run.before_batch = at(3, lambda: time.sleep(8 * LIMIT))
+    run.config.steps, run.before_batch = 8, at(7, lambda: time.sleep(8 * LIMIT))
     run.fit()
     assert len(ended) == 1
+
+
+def test_a_process_without_a_heartbeat_ends_with_its_stacks():
+    code = """
+import time
+from bert_jax.training.preemption import Watchdog
+with Watchdog(0.5) as watchdog:
+    with watchdog.paused():
+        time.sleep(1)
+    print("paused", flush=True)
+    time.sleep(60)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "paused\n") and "in <module>" in done.stderr
 
 
 def test_a_sigterm_between_two_runs_of_several_processes_stops_the_second(monkeypatch):

@@ -194,12 +194,12 @@ def test_a_run_keeps_the_dtype_that_it_was_started_with(tmp_path, recorded, requ
 def open_together(monkeypatch, tmp_path):
     """Returns a function that opens a run in each of several processes, and returns their errors as text."""
 
-    def open_in(process, run):
-        with WorkDir(tmp_path / "run", primary=process == 0) as held:
+    def open_in(run):
+        with WorkDir(tmp_path / "run") as held:
             held.open_run(run, FIELDS)
 
     def open_all(*runs):
-        calls = [functools.partial(open_in, process, run) for process, run in enumerate(runs)]
+        calls = [functools.partial(open_in, run) for run in runs]
         return [str(error or "") for error in together.run(monkeypatch, *calls)]
 
     return open_all
