@@ -1,11 +1,9 @@
 """Saves checkpoints in the background, verifies them on restore, and loads weights from other runs.
 
-This is the only package that imports orbax. A step is one orbax directory `checkpoints/STEP/`, which is
-written under a temporary name and renamed when it is complete. Orbax restores an array file with a flipped
-bit without an error, so the step's metadata holds a checksum of every leaf, next to its shape and dtype. It
-is computed on the devices from the values that are saved, and again from those that are restored. It does not
-depend on how a leaf is sharded over devices or hosts, so nothing is gathered, and a step saved on one mesh
-can be verified on any other.
+This is the only package that imports orbax. A step is one orbax directory `checkpoints/STEP/`. Orbax restores
+an array file with a flipped bit without an error, so the step's metadata holds a checksum of every leaf, next
+to its shape and dtype. It is computed on the devices from the values that are saved, and again from those
+that are restored. It does not depend on how a leaf is sharded.
 """
 
 from bert_jax.checkpoint.leaves import Leaf, Report, select_params

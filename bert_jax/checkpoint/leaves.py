@@ -31,22 +31,13 @@ class Leaf:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The result of `load_params`, with parameter names such as `encoder/pooler/kernel`.
+    """The result of `load_params`, with parameter names such as `encoder/pooler/kernel`."""
 
-    Attributes:
-        source: the step directory that was read.
-        loaded: the parameters taken from the checkpoint.
-        new: the requested parameters that the checkpoint does not have.
-        unused: the parameters of the checkpoint that were not requested.
-        base: the absolute path of the checkpoint to which the low-rank updates of the run are added; "" if it
-            has none.
-    """
-
-    source: str
-    loaded: tuple[str, ...]
-    new: tuple[str, ...]
-    unused: tuple[str, ...]
-    base: str = ""
+    source: str  # the step directory that was read
+    loaded: tuple[str, ...]  # the parameters taken from the checkpoint
+    new: tuple[str, ...]  # the requested parameters that it does not have
+    unused: tuple[str, ...]  # its parameters that were not requested
+    base: str = ""  # the absolute path of the checkpoint to which the run adds low-rank updates, if it does
 
     def __str__(self) -> str:
         groups = collections.Counter(name.split("/")[0] for name in self.unused)

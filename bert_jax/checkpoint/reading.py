@@ -94,9 +94,8 @@ class Step:
     def open(cls, path: str, alone: bool = False) -> Step:
         """Reads the metadata of a step; unless `alone`, all processes call it and agree on the result.
 
-        Raises:
-            Damaged: the step is incomplete or unreadable.
-            UserError, StorageError: the step may not be read, or it is remote and cannot be reached.
+        It raises Damaged if the step is incomplete or unreadable, UserError if it may not be read, and
+        StorageError if it is remote and cannot be reached.
         """
         if not alone:
             return agree(functools.partial(cls.open, path, alone=True))
@@ -263,10 +262,9 @@ def one_line(error: BaseException) -> str:
 
 
 def parameter_names(path: files.PathLike) -> frozenset[str]:
-    """Returns the names of the parameters in a checkpoint, trained and frozen, without reading any array.
+    """Returns the names of the parameters in a checkpoint, trained and frozen; empty if none is intact.
 
-    The result is empty if there is no intact checkpoint. All processes have to call it, and process 0 reads
-    the names: others may see the checkpoint later. For `path`, see `load_params`.
+    All processes have to call it, and process 0 reads the names: others may see the checkpoint later.
     """
 
     def names() -> list[str]:
@@ -297,23 +295,16 @@ def verify(path: files.PathLike) -> dict[str, Leaf]:
 def load_state(
     path: files.PathLike, abstract_state: PyTree | Callable[[Mapping[str, Leaf]], PyTree], *, log=print
 ) -> tuple[str, PyTree]:
-    """Restores a state of another run, and returns the step directory that was read and the state.
-
-    For the arguments and errors, see `load_params` and `read_state`.
-    """
+    """Returns the step directory that was read and a state of another run; see `read_state`."""
     return _read_newest(path, lambda step: (step, read_state(step, abstract_state)), log)
 
 
 def load_params(path: files.PathLike, abstract_params: PyTree, *, log=print) -> tuple[dict, Report]:
-    """Loads the parameters that `abstract_params` and a checkpoint have in common.
+    """Loads the parameters that `abstract_params` and a checkpoint have in common; see `select_params`.
 
-    Args:
-        path: a work directory or its `checkpoints`, whose newest intact step is read, or one step directory.
-        abstract_params: see `leaves.select_params`, also for the result.
-        log: called with one line when a newer step is damaged and an older one is read.
-
-    Raises:
-        UserError: see `select_params`; also if no step is intact, or a value is not finite.
+    `path` is a work directory or its `checkpoints`, whose newest intact step is read, or one step directory.
+    `log` is called with one line when a newer step is damaged. It raises UserError if no step is intact, or
+    if a value is not finite.
     """
     source, arrays = _read_newest(path, _read_params, log)
     stored = assemble({_model_name(name): array for name, array in arrays.items()})
@@ -323,10 +314,7 @@ def load_params(path: files.PathLike, abstract_params: PyTree, *, log=print) -> 
 def read_stored(
     path: files.PathLike, *, log=print
 ) -> tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Returns the step directory that was read, and its trained and frozen parameters as stored, by name.
-
-    For the arguments and errors, see `load_params`. `assemble` makes the model's parameters of them.
-    """
+    """Returns the step directory that was read, and its trained and frozen parameters as stored, by name."""
     source, arrays = _read_newest(path, _read_params, log)
     trained, frozen = (
         {_model_name(name): np.asarray(x) for name, x in arrays.items() if name.startswith(prefix)}
@@ -345,14 +333,9 @@ def _read_params(path: str) -> tuple[str, dict[str, jax.Array]]:
 def read_state(path: str, abstract_state: PyTree | Callable[[Mapping[str, Leaf]], PyTree]) -> PyTree:
     """Restores a state from a step directory, verified by its checksums.
 
-    Args:
-        path: the step directory.
-        abstract_state: pytree of jax.ShapeDtypeStruct with shardings, or a function that maps the saved
-            leaves to one.
-
-    Raises:
-        Damaged: the step cannot be trusted.
-        UserError: the structure, a shape or a dtype differs, or the frozen parameters cannot be read.
+    `abstract_state` is a tree of jax.ShapeDtypeStruct with shardings, or maps the saved leaves to one. It
+    raises Damaged if the step cannot be trusted, and UserError if the structure, a shape or a dtype differs,
+    or the frozen parameters cannot be read.
     """
     step = Step.open(path)
     if callable(abstract_state):

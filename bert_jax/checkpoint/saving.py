@@ -1,8 +1,7 @@
 """Saves the steps of a run in the background, keeps the newest, and restores the newest that is intact.
 
-orbax's CheckpointManager could only replace the deletion of old steps: it neither verifies steps nor renames
-damaged ones, does not flush the new step before it deletes an old one, and cannot read `checkpoints/STEP/`,
-the layout of all runs so far.
+orbax's CheckpointManager neither verifies steps nor renames damaged ones, does not flush the new step before
+it deletes an old one, and cannot read `checkpoints/STEP/`.
 """
 
 from __future__ import annotations
@@ -49,15 +48,13 @@ _DIVIDED = 1 << 20  # bytes; several devices share the writing of a replicated a
 class Checkpointer:
     """Saves and restores the states of one run under `directory`, a local path, gs:// or s3://.
 
-    The caller must hold the lock of the work directory (`workdir.WorkDir`), since two checkpointers on one
-    directory would overwrite each other's files. All processes must make the same calls; process 0 changes
-    the directory, which is made if it is missing. Partly saved or partly deleted steps of a killed run are
-    removed first. The directory is listed only at the start, because listing a bucket in each save would
-    stall the steps.
+    The caller must hold the lock of the work directory. All processes must make the same calls; process 0
+    changes the directory, which is made if it is missing. Partly saved or partly deleted steps of a killed
+    run are removed first. The directory is listed only at the start, because listing a bucket in each save
+    would stall the steps.
 
-    The newest `keep` steps are kept, and steps that are a multiple of `keep_every`; 0 means none. `log` is
-    called with one line when a damaged step is renamed. `waiting` returns the context in which to save, or to
-    wait for the end of a save, which may take long. `path` is the absolute path of the directory.
+    The newest `keep` steps are kept, and steps that are a multiple of `keep_every`; 0 means none. `waiting`
+    returns the context in which to save, or to wait for the end of a save, which may take long.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
 """XLA compiler options for each chip and mesh, and the cache of compiled programs.
 
 An option is set only on chips for which the vendor's compiler or published configurations support it, and
-only if it improves the compiled program (on TPU as measured by `bert-jax estimate`). The comments give the
-sources.
+only if it improves the compiled program (on TPU as measured by `bert-jax estimate`).
 """
 
 from __future__ import annotations
@@ -91,9 +90,8 @@ def enable_compilation_cache(workdir: files.PathLike = "") -> None:
     """Enables JAX's cache of compiled programs, so that a restarted run does not compile again.
 
     Commands call it before they compute. It first checks that the devices exist; see `host.check_devices`.
-    The cache is JAX_COMPILATION_CACHE_DIR; by default ~/.cache/bert_jax/xla (under XDG_CACHE_HOME if it is
-    set), or, for the work directory of a run in a bucket, a folder of the bucket, which a new machine can
-    also read. In a run of several processes, only process 0 writes to the cache.
+    The cache is JAX_COMPILATION_CACHE_DIR; by default ~/.cache/bert_jax/xla, or, for the work directory of a
+    run in a bucket, a folder of the bucket, which a new machine can also read.
     """
     host.check_devices()
     directory = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]

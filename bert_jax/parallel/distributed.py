@@ -54,9 +54,9 @@ def process_info(
 ) -> ProcessInfo | None:
     """Describes this process in its run. None if the run has one process.
 
-    Without an address (HOST:PORT of process 0; IPv6 addresses are in brackets), a number of processes and an
-    index, the environment is read if `detect`. `timeout` is in seconds, until the coordinator's name can be
-    resolved. It raises UserError if some of the three are missing or invalid.
+    Without an address, a number of processes and an index, the environment is read if `detect`. `timeout` is
+    in seconds, until the coordinator's name can be resolved. It raises UserError if some of the three are
+    missing or invalid.
     """
     if coordinator_address is None and num_processes is None and process_id is None:
         return _detect(timeout, environ) if detect else None
@@ -127,12 +127,8 @@ def _split(address: str) -> tuple[str, int]:
 def rendezvous(info: ProcessInfo, timeout: float, log: Callable[[str], None] = print) -> None:
     """Waits until all processes have connected to process 0, which listens on all of its addresses.
 
-    In process 0, `log` is called with a line every ten seconds of waiting.
-
-    Raises:
-        ClusterError: some processes did not connect within `timeout` seconds; the message names them.
-        UserError: the processes disagree about their number, two have the same index, or process 0 cannot
-            listen on its port.
+    It raises ClusterError, which names the missing processes, after `timeout` seconds, and UserError if the
+    processes disagree about their number, if two have one index, or if process 0 cannot listen on its port.
     """
     deadline = time.monotonic() + timeout
     if info.process:

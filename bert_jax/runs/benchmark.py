@@ -1,7 +1,4 @@
-"""Benchmarks of the train step and the loader, on synthetic rows or on records.
-
-The functions need neither files nor run configurations, so scripts that compare frameworks can call them.
-"""
+"""Benchmarks of the train step and the loader, on synthetic rows or on records."""
 
 from __future__ import annotations
 
@@ -122,31 +119,16 @@ def time_train_step(
     objective: Objective | None = None,
     log: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Compiles the train step and measures its duration, waiting for each step.
+    """Compiles the train step and measures the duration of some steps after the warm-up.
 
-    Args:
-        masked_lm: masked LM, with the architecture and the masks.
-        program: the train step of the objective.
-        batches: one batch, which stays on the devices and is used for every step, or an iterator over
-            batches; the next batch is assembled and transferred during a step, as in training.
-        steps: the number of steps to time, after the warm-up steps.
-        accumulate_steps: the number of microbatches.
-        seed: the seed of the parameters, the masks and dropout.
-        objective: the objective with these masks, frozen or adapted parts included; by default masked LM.
-        log: called with a line before the compilation and before the timing.
+    `batches` is one batch, which stays on the devices and is used for every step, or an iterator over
+    batches; the next batch is assembled and transferred during a step, as in training. `objective` has the
+    masks of `masked_lm`, and may be frozen or adapted; it is masked LM by default.
 
-    Returns:
-        A dict with these entries:
-
-        - `seconds`: the duration of each step.
-        - `sequences_per_second`, `tokens_per_second` (without padding) and `model_flops_per_second` (of whole
-          rows, including padding), each {"best", "median"}.
-        - `share_of_peak`: {"best", "median"}, or None if the step was faster than the measured peak.
-        - `rows`, `length`, `sequences_per_row` and `fill` (the fraction of tokens that are not padding).
-        - `peak_flops_per_second`: the peak of all devices together.
-        - `compile_seconds`.
-        - `memory_bytes`: the memory per device, or None if it is not known.
-        - `loss`: the loss of the last step.
+    Of the result, `seconds` are the durations of the steps. Rates, `tokens_per_second` (without padding),
+    `model_flops_per_second` (with padding) and others, are {"best", "median"}, as is `share_of_peak`, or None
+    if a step was faster than the measured peak. `fill` is the fraction of tokens that are not padding.
+    `peak_flops_per_second` is of all devices, and `memory_bytes` of each device, or None if it is not known.
     """
     kernel_check.ensure(masked_lm.config, log)
     mesh = program.mesh

@@ -1,8 +1,4 @@
-"""Fine-tuning: trains a task from its files and a checkpoint into a work directory.
-
-In addition to the configuration, config.json contains the task's labels and the digests of its files.
-Evaluation and prediction therefore need only the work directory.
-"""
+"""Fine-tuning: trains a task from its files and a checkpoint into a work directory."""
 
 from __future__ import annotations
 
@@ -61,23 +57,9 @@ def finetune(
 ) -> dict[str, Any]:
     """Fine-tunes a model, or resumes, and keeps the checkpoint with the best score on the evaluation file.
 
-    Args:
-        config: a configuration like `bert_jax.tasks.default_config`, with the files, the columns and
-            `init_from` (or `vocab`) filled in.
-        directory: the work directory.
-        log: called with lines of progress, in process 0 of the run.
-        explicit: the fields of `config.model` that were set explicitly, such as on the command line.
-        command_line: the command line of the run, for its model card.
-        memory_limit: see `pretrain.pretrain`.
-        **fit_options: other arguments of `train.fit`.
-
-    Returns:
-        The content of best.json: the best step and its scores. Without an evaluation file, the last step and
-        no scores.
-
-    Raises:
-        UserError: a field of the configuration or an input file is not valid; the message names the file and
-            the line if there is one.
+    The arguments are those of `pretrain.pretrain`, with a configuration like `bert_jax.tasks.default_config`.
+    Returns the content of best.json: the best step and its scores. Without an evaluation file, it is the last
+    step and no scores.
     """
     with contextlib.ExitStack() as cleanup:
         with collective.failing_together():
@@ -194,13 +176,8 @@ def prepare(
 ) -> tuple[FinetuneConfig, FinetuneTask, Any]:
     """Returns the complete configuration, the task that it describes, and the examples of its training file.
 
-    The work directory may not exist yet; a run that resumes keeps its dtype. `log` is called with one line if
-    a new run would have another dtype, and with lines about what the task takes from `init_from`. For the
-    other arguments, see `finetune`.
-
-    Raises:
-        UserError: an error that can be found before the computation starts, such as a field that would be
-            ignored, a value out of range, a missing file or column, or a mesh with more devices than exist.
+    The work directory may not exist yet; a run that resumes keeps its dtype. UserError is raised for all that
+    can be found before the computation starts, such as a field that would be ignored or a missing column.
     """
     config = fields.finetuning(config)
     dtype = run_directory.resolve_dtype(config.model.dtype, directory, platform.target(), log)
@@ -316,7 +293,6 @@ class TrainingBatches:
 def _describe_run(
     config: FinetuneConfig, task: FinetuneTask, examples: Mapping[str, Any], command_line: str
 ) -> dict[str, Any]:
-    """Returns the content of config.json."""
     run: dict[str, Any] = {
         "command": "finetune",
         "config": config.to_dict(),
@@ -332,7 +308,6 @@ def _describe_run(
 
 
 def _describe(split: str, examples: Any, data: batches.EncodedRows, task: FinetuneTask) -> str:
-    """Returns a line about the examples of a file and their tokens."""
     parts = [f"{split}: {counted(len(examples), 'example')} from {examples.path}"]
     if described := task.describe(examples, data):
         parts.append(described)

@@ -64,7 +64,7 @@ def pretrain(
     command_line: str = "",
     **fit_options: Any,
 ) -> TrainState:
-    """Pre-trains a model in a work directory, or resumes.
+    """Pre-trains a model in a work directory, or resumes, and returns the final train state.
 
     Args:
         config: a config as `settings.defaults.pretrain` makes it, which is not changed.
@@ -77,15 +77,8 @@ def pretrain(
         memory_limit: bytes of each device into which a batch has to fit with `accumulate_steps=0`; by default
             the free memory.
         command_line: the command line of the run, for its model card.
-        **fit_options: other arguments of `train.fit`.
-
-    Returns:
-        The final train state.
-
-    Raises:
-        UserError: the configuration, the records or the work directory are not valid.
-        Preempted: the process received SIGTERM; the state has been saved.
-        KeyboardInterrupt: the process received SIGINT; the state has been saved.
+        **fit_options: other arguments of `train.fit`, which also lists the errors. UserError is raised if the
+            configuration, the records or the work directory are not valid, too.
     """
     with contextlib.ExitStack() as cleanup:
         with collective.failing_together():
@@ -190,7 +183,7 @@ class Records:
 
     @property
     def origin(self) -> dict[str, list[str]]:
-        """Returns the data sets on the hub and the languages of the text, if the manifests name them."""
+        """The data sets on the hub and the languages of the text, if the manifests name them."""
         both = [dataset.manifest for dataset in (self.train, self.replay) if dataset]
         kept = [(each.get("cleaning") or {}).get("language") for each in both]
         languages = [*(name for each in both for name in each.get("languages", ())), *filter(None, kept)]
@@ -276,7 +269,6 @@ def open_training_set(data: PretrainDataConfig, log: Callable[[str], None]) -> D
 
 
 def _open_splits(directory: str, vocab: str) -> tuple[Dataset, Dataset | None]:
-    """Returns the training set, and the evaluation set or None."""
     train = records.open_dataset(directory, TRAIN, vocab)
     if not train.manifest["splits"].get(EVAL, {"rows": 0})["rows"]:
         return train, None
@@ -284,7 +276,6 @@ def _open_splits(directory: str, vocab: str) -> tuple[Dataset, Dataset | None]:
 
 
 def _describe_data(config: PretrainConfig, data: Records) -> Iterator[str]:
-    """Yields lines about the rows and epochs of a run, and its evaluation."""
     total = config.batch_sizes.total_before(config.steps)
     most = 20 if config.init_from else 50  # epochs; the paper trains for 40
     length = data.train.max_seq_length
@@ -358,10 +349,7 @@ def adopt_architecture(
 
 
 def _resolve(config: PretrainConfig, data: Records, workdir: os.PathLike | str, log) -> PretrainConfig:
-    """Returns the configuration with the size of the vocabulary, the predictions and the dtype filled in.
-
-    If the warm-up is not shorter than the run, it becomes a tenth of the run.
-    """
+    """Returns the configuration with the vocabulary's size, predictions, dtype and warm-up filled in."""
     model, tokenizer, length = config.model, data.tokenizer, data.train.max_seq_length
     vocab_size = model.vocab_size or tokenizer.vocab_size
     if vocab_size < tokenizer.vocab_size:
@@ -414,7 +402,6 @@ def _student_layers(config: PretrainConfig, count: int, teacher: EncoderConfig) 
 def _load_student(
     config: PretrainConfig, workdir: WorkDir, log: Callable[[str], None], abstract_params: Mapping[str, Any]
 ) -> dict:
-    """Returns the teacher's parameters that a student starts with; the teacher's others are dropped."""
     model = convert.load(config.distillation.teacher, log=log)
     if "mlm" in abstract_params and "mlm" not in model.groups:
         model = surgery.change_head(model, HEAD)  # a generator's head
@@ -434,7 +421,6 @@ def _load_student(
 
 
 def _masked_lm(config: PretrainConfig, data: Records, workdir: os.PathLike | str) -> MaskedLM:
-    """Returns masked LM with the model, the masks and the vocabulary of a run."""
     model = config.model.encoder()
     family = families.of(model)
     masking, eval_masking = config.mask_options(data.train.max_seq_length)
@@ -521,7 +507,6 @@ def trainable(config: PretrainConfig, learned: Objective) -> Objective:
 def _flops_per_step(
     config: PretrainConfig, objective: Objective, max_predictions: int, data: Records
 ) -> Callable[[int], float]:
-    """Returns the function that maps a step, counted from 1, to its model FLOPs."""
     length = data.train.max_seq_length
     predictions = getattr(data.train, "max_predictions", 0) or max_predictions
     sequences = math.ceil(data.mean(lambda x: Fraction(x.manifest["splits"][x.split]["sequences"], len(x))))
@@ -542,7 +527,6 @@ def _eval_batches(config: PretrainConfig, dataset: Dataset) -> int:
 
 
 def _evaluators(config: PretrainConfig, objective: Objective, data: Records, mesh) -> Iterator[Evaluator]:
-    """Yields the evaluators of the held-out records, `eval` and `eval_replay`."""
     eval_step = EvalStep(objective, config.seed, mesh)
     for name, dataset in (("eval", data.held_out), ("eval_replay", data.replay_held_out)):
         if dataset is None:

@@ -1,16 +1,9 @@
 """Experiments: variants that are trained and evaluated with several seeds, and grids of a fine-tuning.
 
-The result of one fine-tuning on a small data set is not reliable: the score varies by several points with the
-seed, and some runs fail to learn at all (Devlin et al. 2019, appendix A.3; Mosbach et al. 2021).
-
 A file in configs/experiments/ defines `get_experiment()`, which returns an `Experiment`; `bert-jax sweep`
 runs it. `grid` returns an experiment whose variants are the points of a grid of one fine-tuning, for
-`bert-jax finetune --seeds` and `--grid`. The directory contains:
-
-results.json      every score, with a digest of the settings that it depends on
-VARIANT/seed-N/   the work directories of the pre-training and of the fine-tunings of a variant
-README.md         the table
-summary.json      of a grid: statistics of each point, the best first
+`bert-jax finetune --seeds` and `--grid`. docs/experiments.md describes the directory; that of a grid also
+has summary.json, the statistics of each point, the best first.
 """
 
 from __future__ import annotations
@@ -64,11 +57,7 @@ _TASKS = {
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The arguments of a function that returns the configuration of a pre-training run.
-
-    `steps` fit into the budget, and `checkpoint` is the value of --model. `model` maps the name of an earlier
-    variant to the work directory of its pre-training with this seed.
-    """
+    """What the config of a pre-training may depend on: its steps, --model, and `model(EARLIER VARIANT)`."""
 
     steps: int
     checkpoint: str
@@ -165,14 +154,11 @@ Measure = HeldOut | MinimalPairs | Finetuning
 
 
 def finetuning(task: str, fields: Mapping[str, Any] = {}, rate: float = 0.0, name: str = "") -> Finetuning:
-    """Returns the fine-tuning on a known task.
+    """Returns the fine-tuning on one of `_TASKS`; of SST-2, on the first 10,000 rows.
 
-    Args:
-        task: "CoLA", "SST-2" (its first 10,000 rows), "MRPC", "STS-B", "RTE", "SQuAD" or "CoNLL-2003".
-        fields: fields to change, by their dotted names.
-        rate: peak learning rate, for three epochs of Adam with bias correction and a decay that starts after
-            the warm-up, so that fewer runs fail; 0 for finetune/hour, for small models.
-        name: name of the measure; "" for the name of the task.
+    `fields` are changed, by their dotted names. With `rate`, a peak learning rate, it is three epochs of Adam
+    with bias correction and a decay that starts after the warm-up, so that fewer runs fail; with 0, it is
+    finetune/hour, for small models. `name` is of the measure; "" for that of the task.
     """
     config, of_hour, data, metric = _TASKS[task]
     changed: dict[str, Any] = {"eval.every": 10**6, "checkpoint.every": 0}
@@ -330,10 +316,9 @@ _TIMED_STEPS = 64
 class Sweep:
     """Runs an experiment in a directory; runs that have a result are not repeated.
 
-    `records` and `data` are directories by their names in the experiment. Variants start from `checkpoint`;
-    "" for none. `explicit` are fields of `config.model` of the fine-tunings that were set explicitly, and
-    `options` other arguments of `finetune.finetune`. It raises UserError if an input is missing or not valid;
-    see `finetune.prepare`.
+    `records` and `data` are directories by their names in the experiment, and `checkpoint` is --model or "".
+    `explicit` and `options` are arguments of `finetune.finetune`. It raises UserError if an input is missing
+    or not valid; see `finetune.prepare`.
     """
 
     def __init__(
@@ -381,11 +366,10 @@ class Sweep:
             yield task.metrics[0]
 
     def run(self, variants: Sequence[str] = ()) -> None:
-        """Runs the variants that have no results yet: all with the first seed, then all with the second one.
+        """Runs the variants, by default all, that have no results yet: all with one seed, then the next.
 
-        If one of these variants, by default all, starts from another variant, that variant must be in the
-        list or have run. No other sweep can use the directory meanwhile. It raises UserError if the directory
-        is in use, or has results with other settings.
+        It raises UserError if another sweep uses the directory, if that has results with other settings, or
+        if a variant starts from one that has not run.
         """
         with contextlib.ExitStack() as cleanup:
             with collective.failing_together():
@@ -422,7 +406,6 @@ class Sweep:
     # Results
 
     def _read(self) -> list[dict[str, Any]]:
-        """Returns the results of earlier calls, which must have the same settings."""
         results = (
             json_files.read(self._path, {"results": [dict]})["results"] if files.exists(self._path) else []
         )
@@ -463,7 +446,6 @@ class Sweep:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def _add(self, variant: Variant, seed: int, measure: str, scores: Mapping[str, float]) -> None:
-        """Adds a result, and writes all results and their table."""
         row = {"variant": variant.name, "seed": seed, "measure": measure, "scores": dict(scores)}
         self.results.append(row)
         with collective.failing_together():
@@ -538,7 +520,6 @@ class Sweep:
         self._add(variant, seed, PRETRAINING, {"steps": steps, "tokens": tokens, "wall_seconds": seconds})
 
     def _steps(self, variant: Variant, seed: int) -> int:
-        """Returns the number of steps of a variant that fit into its budget."""
         unit, _, number = self.experiment.budget.partition("=")
         amount = int(number) * variant.share
         if unit == "steps":
@@ -587,13 +568,12 @@ class Sweep:
             runs = max(map(len, each.values()), default=0)
             lines.append([_label(name), str(runs), *(_mean(each.get(column, [])) for column in columns)])
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        return "\n\n".join([f"# {experiment.title}", table, experiment.published.strip()]) + "\n"
+        return f"# {experiment.title}\n\n{table}\n\n{experiment.published.strip()}\n"
 
     def summaries(self) -> list[dict[str, Any]]:
         """Returns the statistics of each point of a grid, sorted by the median of the first metric.
 
-        An entry has `setting`, the name of the point; `scores`, {metric: {"median", "mean", "deviation",
-        "all"}}; and `best`, the work directory of its best run.
+        An entry has the name of the point, the scores, and `best`, the work directory of its best run.
         """
         found: list[tuple[float, dict[str, Any]]] = []
         (measure,) = self.experiment.measures

@@ -15,19 +15,12 @@ from bert_jax.settings.flags import DEFINE, Define
 
 
 class ConfigFlag(absl_flags.Flag):
-    """The flag --config. `parse` sets its value to the config with all fields that were given.
+    """The flag --config. `parse` sets its value to the config with all fields that were given."""
 
-    Attributes:
-        command: the command that the config is for.
-        given: the name or path that was given, or inferred.
-        short: returns, from the flags, the config that is inferred without --config (None if there is none),
-            and {field: value} that other flags set; None for commands without such flags.
-        note: a line about the inferred config.
-    """
-
-    command = ""
-    given: str | None = None
-    note = ""
+    command = ""  # that the config is for
+    given: str | None = None  # the name or path that was given, or inferred
+    note = ""  # a line about the inferred config
+    # From the flags, the config that is inferred without --config, and {field: value} that other flags set.
     short: Callable[[absl_flags.FlagValues], tuple[str | None, dict[str, str]]] | None = None
 
 
@@ -54,9 +47,7 @@ def add(define: Define, command: str, short: Any = None) -> None:
 def parse(values: absl_flags.FlagValues, argv: Sequence[str]) -> list[str]:
     """Parses the flags of a command that has --config, and returns the arguments that are not flags.
 
-    Raises:
-        UserError: the config does not exist, cannot be read, or is of the other kind of training.
-        absl_flags.Error: a flag or a field is unknown, or its value has the wrong type.
+    It raises UserError as `config_files.load`, and absl_flags.Error for a wrong flag or field.
     """
     flag = flag_of(values)
     values(["bert-jax", *argv], known_only=True)

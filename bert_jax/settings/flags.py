@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shlex
 import types
 import typing
@@ -37,25 +38,19 @@ class Define:
         self.values = values
         self.required: dict[str, str] = {}
 
-    def string(self, name: str, text: str, default: str | None = None, required: str = "") -> None:
-        """Adds --NAME=TEXT."""
-        self._add(absl_flags.DEFINE_string, name, default, text, required)
+    def _add(self, define: Any, name: str, text: str, default: Any = None, required: str = "") -> None:
+        define(name, default, text, flag_values=self.values)
+        if required:
+            self.required[name] = required
 
-    def strings(self, name: str, text: str, default: list[str] | None = None) -> None:
-        """Adds --NAME=TEXT, which may be given several times."""
-        self._add(absl_flags.DEFINE_multi_string, name, default, text)
-
-    def integer(self, name: str, text: str, default: int | None = None) -> None:
-        """Adds --NAME=INTEGER."""
-        self._add(absl_flags.DEFINE_integer, name, default, text)
-
-    def number(self, name: str, text: str) -> None:
-        """Adds --NAME=FLOAT."""
-        self._add(absl_flags.DEFINE_float, name, None, text)
+    string = functools.partialmethod(_add, absl_flags.DEFINE_string)
+    strings = functools.partialmethod(_add, absl_flags.DEFINE_multi_string)  # may be given several times
+    integer = functools.partialmethod(_add, absl_flags.DEFINE_integer)
+    number = functools.partialmethod(_add, absl_flags.DEFINE_float)
 
     def boolean(self, name: str, text: str, default: bool | None = False) -> None:
         """Adds --NAME and --noNAME."""
-        self._add(absl_flags.DEFINE_bool, name, default, text)
+        self._add(absl_flags.DEFINE_bool, name, text, default)
 
     def choice(self, name: str, choices: Iterable[str], text: str, default: str | None = None) -> None:
         """Adds --NAME=CHOICE."""
@@ -64,11 +59,8 @@ class Define:
     def options(self, options: type, *names: str) -> None:
         """Adds a flag for each field of a dataclass that has a help text, or for the named fields.
 
-        Args:
-            options: a dataclass with fields of the types bool, int, float, str and tuple[str, ...], or None.
-                Their metadata are `flag`, the help text, and optionally `choices`, the valid values, and
-                `required`, a description of the value.
-            *names: the names of the fields; by default all.
+        They are of the types bool, int, float, str and tuple[str, ...], or None. Their metadata are `flag`,
+        the help text, and optionally `choices`, the valid values, and `required`, a description of the value.
         """
         kinds = typing.get_type_hints(options)
         for field in dataclasses.fields(options):
@@ -81,7 +73,7 @@ class Define:
                 continue
             kind = kinds[field.name]
             kind = typing.get_args(kind)[0] if isinstance(kind, types.UnionType) else kind
-            self._add(DEFINE[typing.get_origin(kind) or kind], field.name, default, text, required)
+            self._add(DEFINE[typing.get_origin(kind) or kind], field.name, text, default, required)
 
     def overwrite(self) -> None:
         """Adds --overwrite, for commands whose output takes long to make."""
@@ -90,11 +82,6 @@ class Define:
     def json(self) -> None:
         """Adds --json."""
         self.boolean("json", "Print JSON.")
-
-    def _add(self, define: Any, name: str, default: Any, text: str, required: str = "") -> None:
-        define(name, default, text, flag_values=self.values)
-        if required:
-            self.required[name] = required
 
 
 def read_options(values: absl_flags.FlagValues, options: type[Options]) -> Options:

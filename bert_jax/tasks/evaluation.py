@@ -42,7 +42,8 @@ class TaskEvaluator(Evaluator):
         frozen = [state.frozen] if state.frozen else []
 
         def predict(params, batch):
-            return context.dispatch(self._predict, params, batch, *frozen)
+            with context.watchdog.paused():  # in case it is compiled
+                return self._predict(params, batch, *frozen)
 
         with context.batches() as on_batch:
             found = outputs.predict_all(

@@ -66,12 +66,11 @@ def choose(
 ) -> Config:
     """Returns the configuration with `accumulate_steps` resolved, unless it already has a number.
 
-    The number is written to config.json, and `log` gets a line that describes the choice. A resumed run keeps
-    it if it still divides the batches (`batch_sizes`, if their rows differ). `largest_batch` maps a number of
-    microbatches to this process's rows of the batch of the largest shape. The limit is in bytes of memory of
-    each device, by default the value that the devices report. Every process of a run has to call the
-    function, after the run has been opened. It raises UserError if a batch does not fit even with one row on
-    each device at a time.
+    The number is written to config.json. A resumed run keeps it if it still divides the batches
+    (`batch_sizes`, if their rows differ). `largest_batch` maps a number of microbatches to this process's
+    rows of the batch of the largest shape. The limit is in bytes of memory of each device, by default the
+    value that the devices report. Every process of a run has to call the function, after the run has been
+    opened. It raises UserError if a batch does not fit even with one row on each device at a time.
     """
     if config.accumulate_steps:
         return config

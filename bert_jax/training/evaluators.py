@@ -1,9 +1,7 @@
-"""Evaluators, which evaluate the train state at regular steps.
+"""Evaluators, which the train loop calls at their own steps and at the end of the run.
 
-The train loop calls each evaluator at its own steps and at the end of the run, and writes the result as one
-line of metrics.jsonl. `RecordEvaluator` computes the mean losses and metrics of the objective over held-out
-batches. `BestCheckpoint` saves the parameters with the best score of another evaluator. To add an evaluator,
-subclass `Evaluator` and pass an instance to `bert_jax.training.train.fit`.
+Each result becomes a line of metrics.jsonl. To add an evaluator, subclass `Evaluator` and pass an instance to
+`bert_jax.training.train.fit`.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ Batches = Generator[dict[str, np.ndarray], None, None]  # this process's rows of
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationContext:
-    """The services of the train loop with which an evaluator shows its progress and can be interrupted."""
+    """What an evaluator needs of the train loop to show its progress and to be interrupted."""
 
     writer: MetricsWriter
     guard: PreemptionGuard
@@ -43,11 +41,10 @@ class EvaluationContext:
 
     @contextlib.contextmanager
     def batches(self, total: int | None = None) -> Iterator[Callable[..., None]]:
-        """Shows the progress of an evaluation in batches, whose total number may be known in advance.
+        """Yields a function (batches done, total=None) to call between batches, which shows the progress.
 
-        It yields a function (batches done, total=None) to call between batches, the same number of times in
-        every process. The function raises `preemption.Interrupted` if the run was requested to stop. The
-        evaluation is then repeated when the run resumes.
+        Every process has to call it the same number of times. It raises `preemption.Interrupted` if the run
+        was requested to stop; the evaluation is then repeated when the run resumes.
         """
         with self.writer.stage("evaluating", total, "batches") as show:
 
@@ -57,13 +54,6 @@ class EvaluationContext:
                 show(done) if total is None else show(done, total)
 
             yield on_batch
-
-    def dispatch(
-        self, function: sharding.MeshFunction, params: Any, batch: Mapping[str, jax.Array], *args: Any
-    ) -> Any:
-        """Returns `function(params, batch, *args)`; the watchdog's limit does not include compilation."""
-        with self.watchdog.paused():
-            return function(params, batch, *args)
 
 
 class Evaluator:
@@ -122,9 +112,11 @@ class EvalStep:
             self._step = sharding.jit_eval_step(eval_step, self.mesh, shardings)
         frozen = () if state.frozen is None else (state.frozen,)
         number = sharding.on_all_devices(np.int32(index), self.mesh)
-        return context.dispatch(self._step, state.params, batch, number, self._seed, *frozen)
+        with context.watchdog.paused():  # in case it is compiled
+            return self._step(state.params, batch, number, self._seed, *frozen)
 
 
+@dataclasses.dataclass(eq=False)
 class RecordEvaluator(Evaluator):
     """Computes the means of an objective's losses and metrics over held-out batches.
 
@@ -133,33 +125,26 @@ class RecordEvaluator(Evaluator):
     their number, for the progress bar.
     """
 
-    def __init__(
-        self,
-        eval_step: EvalStep,
-        batches: Callable[..., Batches],
-        *,
-        batch_size: int,
-        every: int,
-        total: int | None = None,
-        name: str = "eval",
-    ):
-        self.name, self.every = name, every
-        self._eval_step, self._total = eval_step, total
-        self._batches, self._batch_size = batches, batch_size
+    eval_step: EvalStep
+    batches: Callable[..., Batches]
+    batch_size: int
+    every: int
+    total: int | None = None
+    name: str = "eval"
 
     def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
         """Returns {name: mean}. Sums and weights are accumulated on the devices and divided once."""
-        mesh = self._eval_step.mesh
-        local_rows = sharding.local_rows(mesh, self._batch_size)
+        mesh = self.eval_step.mesh
+        local_rows = sharding.local_rows(mesh, self.batch_size)
         totals = None
         with (
-            context.batches(self._total) as on_batch,
-            contextlib.closing(self._batches(own=local_rows)) as batches,
+            context.batches(self.total) as on_batch,
+            contextlib.closing(self.batches(own=local_rows)) as batches,
         ):
             for index, rows in enumerate(batches):
                 on_batch(index)
                 previous, batch = totals, sharding.global_batch(rows, mesh)
-                pairs = self._eval_step(state, batch, index, context)
+                pairs = self.eval_step(state, batch, index, context)
                 totals = pairs if totals is None else _add(totals, pairs)
                 jax.block_until_ready(previous)
         if totals is None:
@@ -176,6 +161,7 @@ def _add(totals, pairs):
 _BEST = {"step": int, "last_step": int, "since_best?": int, "metric?": str, "scores": {str: (float, None)}}
 
 
+@dataclasses.dataclass(eq=False)
 class BestCheckpoint(Evaluator):
     """Wraps an evaluator and saves the parameters with its best score.
 
@@ -186,65 +172,60 @@ class BestCheckpoint(Evaluator):
     additional fields of best.json. In a run of several processes, all of them have to construct it.
     """
 
-    def __init__(
-        self,
-        evaluator: Evaluator,
-        workdir: WorkDir,
-        metric: str,
-        *,
-        lower_is_better: bool = False,
-        patience: int = 0,
-        on_best: Callable[[], Mapping[str, Any]] = dict,
-        log: Callable[[str], None] = print,
-    ):
-        self.name, self.every = evaluator.name, evaluator.every
-        self._evaluator, self._workdir, self._log = evaluator, workdir, log
-        self._metric, self._sign, self._patience = metric, -1 if lower_is_better else 1, patience
-        self._on_best = on_best
+    evaluator: Evaluator
+    workdir: WorkDir
+    metric: str
+    lower_is_better: bool = False
+    patience: int = 0
+    on_best: Callable[[], Mapping[str, Any]] = dict
+    log: Callable[[str], None] = print
+
+    def __post_init__(self):
+        self.name, self.every = self.evaluator.name, self.evaluator.every
         self.best: dict[str, Any] | None = collective.call_in_primary(self._earlier_best)
 
     def _earlier_best(self) -> dict[str, Any] | None:
-        best, place = read_best(self._workdir.path), os.path.join(self._workdir.path, BEST)
+        best, place = read_best(self.workdir.path), os.path.join(self.workdir.path, BEST)
         if not best:
             return None
-        if best.get("metric") == self._metric and best["step"] in checkpoint.list_steps(place):
+        if best.get("metric") == self.metric and best["step"] in checkpoint.list_steps(place):
             return best
-        self._log(
+        self.log(
             f"warning: {place} lacks step {best['step']} of {BEST_FILE}, or it was not chosen by "
-            f"{self._metric}; the next evaluation becomes the best"
+            f"{self.metric}; the next evaluation becomes the best"
         )
         return None
 
     def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
         """Returns the wrapped evaluator's metrics and `best_so_far`: 1 if the score is the best, else 0."""
-        metrics = self._evaluator.evaluate(step, state, context)
+        metrics = self.evaluator.evaluate(step, state, context)
         with context.watchdog.paused():
             is_best = self._update(step, state, metrics)
         return {**metrics, BEST_SO_FAR: float(is_best)}
 
     def _update(self, step: int, state: TrainState, metrics: Mapping[str, float]) -> bool:
-        best = self.best
-        score, before = metrics[self._metric], best["scores"][self._metric] if best else None
+        best, sign = self.best, -1 if self.lower_is_better else 1
+        score, before = metrics[self.metric], best["scores"][self.metric] if best else None
         nan, nan_before = math.isnan(score), before is not None and math.isnan(before)
-        is_best = before is None or (nan_before and not nan) or self._sign * score > self._sign * before
+        is_best = before is None or (nan_before and not nan) or sign * score > sign * before
         # If scores are equal, the first step is the best, also if a killed run repeats the step.
         equal = score == before or (nan and nan_before)
         is_best = is_best or (best is not None and equal and step <= best["step"])
         last_step = best["last_step"] if best and not is_best else 0
         with contextlib.ExitStack() as cleanup:
             if best is None or is_best:
-                path = os.path.join(self._workdir.path, BEST)
-                saved = checkpoint.Checkpointer(path, keep=1 << 30, log=self._log)  # deleted below
+                path = os.path.join(self.workdir.path, BEST)
+                saved = checkpoint.Checkpointer(path, keep=1 << 30, log=self.log)  # deleted below
                 cleanup.enter_context(contextlib.closing(saved))
                 saved.delete(step)  # left over if a killed run repeats the step
                 saved.save(step, state.model_parameters)
                 saved.wait()
-                scores = {name: x for name, x in metrics.items() if name != "loss" or self._metric == "loss"}
-                best = {"step": step, "metric": self._metric, "scores": scores, **self._on_best()}
+                scores = {name: x for name, x in metrics.items() if name != "loss" or self.metric == "loss"}
+                best = {"step": step, "metric": self.metric, "scores": scores, **self.on_best()}
             # A run that was killed may resume from a checkpoint before evaluations that were already counted.
             since_best = 0 if is_best else best.get("since_best", 0) + (step > last_step)
             self.best = best | {"since_best": since_best, "last_step": max(step, last_step)}
-            self._workdir.write_json(BEST_FILE, self.best)
+            self.workdir.write_json(BEST_FILE, self.best)
             if is_best:
                 saved.delete_others(step)
         return is_best
@@ -258,9 +239,9 @@ class BestCheckpoint(Evaluator):
 
         A run that was killed before it saved the last evaluated step first trains up to that step again.
         """
-        if not (self._patience and self.best and step >= self.best["last_step"]):
+        if not (self.patience and self.best and step >= self.best["last_step"]):
             return False
-        return self.best["since_best"] >= self._patience
+        return self.best["since_best"] >= self.patience
 
 
 def read_best(directory: files.PathLike) -> dict[str, Any] | None:

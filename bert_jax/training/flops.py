@@ -66,13 +66,9 @@ class RowFlops:
     A matmul has three parts of equal cost: the forward pass, and the gradients of its input and its weights.
     Frozen weights have no gradient, nor has an input if no parameter below it is trained.
 
-    Attributes:
-        config: the architecture of the encoder.
-        token: multiplications in the matmuls of a forward pass for each token, each weighted by the fraction
-            of the three parts that is computed.
-        prediction: the same for each predicted position.
-        sequence: the same for each [CLS] token.
-        scores: the fraction for the matmuls of attention in each layer.
+    `token`, `prediction` and `sequence` are the multiplications in the matmuls of a forward pass for each
+    token, predicted position and [CLS] token, each weighted by the fraction of the three parts that is
+    computed. `scores` has this fraction for the matmuls of attention in each layer.
     """
 
     config: EncoderConfig
@@ -153,34 +149,25 @@ def row_flops(objective: Objective, left_to_right: bool = False) -> Callable[...
     if isinstance(objective, CausalThenMasked):
         objective = objective.causal if left_to_right else objective.masked
     if isinstance(objective, Distillation):
-        return _distillation_flops(objective, trains)
-    model = RowFlops.of(objective, trains)
+        teacher = RowFlops.of(objective.teacher, lambda name: True)
     if isinstance(objective, ReplacedTokens):
         generator = RowFlops.of(objective.generator, lambda name: trains(f"{GENERATOR}/{name}"))
-        return lambda length, predictions=0, sequences=1: (
-            model(length, 0, 0) + generator(length, predictions, 0)
-        )
-    if isinstance(objective, DenoisingAutoEncoder):  # the decoder, and the encoder
-        return lambda length, predictions=0, sequences=1: (
-            model(length, length, sequences) + model(length, 0, 0)
-        )
-    if isinstance(objective, CausalLM):
-        return lambda length, predictions=0, sequences=1: model(length, length, 0)
-    if isinstance(objective, ClassificationAndLM):
-        return lambda length, predictions=0, sequences=1: model(length, length, sequences)
-    return model
-
-
-def _distillation_flops(objective: Distillation, trains: Callable[[str], bool]) -> Callable[..., float]:
-    student = RowFlops.of(objective.student, trains)
-    teacher = RowFlops.of(objective.teacher, lambda name: True)
+    model = RowFlops.of(objective.student if isinstance(objective, Distillation) else objective, trains)
 
     def of_row(length: int, predictions: int = 0, sequences: int = 1) -> float:
-        predictions = length if objective.predicts_everywhere else predictions
-        return (
-            student(length, predictions * objective.uses_heads, sequences)
-            + teacher(length, predictions * (LOGITS in objective.factors), sequences) / 3
-        )
+        if isinstance(objective, Distillation):
+            predictions = length if objective.predicts_everywhere else predictions
+            of_teacher = teacher(length, predictions * (LOGITS in objective.factors), sequences)
+            return model(length, predictions * objective.uses_heads, sequences) + of_teacher / 3
+        if isinstance(objective, ReplacedTokens):
+            return model(length, 0, 0) + generator(length, predictions, 0)
+        if isinstance(objective, DenoisingAutoEncoder):  # the decoder, and the encoder
+            return model(length, length, sequences) + model(length, 0, 0)
+        if isinstance(objective, CausalLM):
+            return model(length, length, 0)
+        if isinstance(objective, ClassificationAndLM):
+            return model(length, length, sequences)
+        return model(length, predictions, sequences)
 
     return of_row
 

@@ -54,12 +54,8 @@ class MetricsWriter:
     that are not finite are written as null. The files of a remote directory are written to a local one and
     uploaded by a thread. On a terminal, a progress bar below the lines shows the time left.
 
-    Args:
-        directory: the work directory, for these files and tensorboard/; None to write no files.
-        total_steps: the number of steps of the run, for the time left; 0 if it is not known.
-        terminal: whether stdout is a terminal; None to detect it.
-        trackers: "wandb" to also log to Weights & Biases, else "".
-        config: the configuration of the run, for the trackers.
+    Without a `directory`, no files are written. `terminal` is whether stdout is one; None to detect it.
+    `trackers` is "wandb" to also log to Weights & Biases, which gets `config`, or "".
     """
 
     def __init__(

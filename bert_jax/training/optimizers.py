@@ -1,8 +1,7 @@
 """Optimizers by name, and parameter groups for weight decay, learning rates and freezing.
 
-The optimizers are the Adam of google-research/bert, LAMB, StableAdamW, and optax's optimizers. Each returns a
-descent direction, which the train step multiplies by the learning rate. The learning rate depends only on the
-step of the run, so skipped steps do not shift the schedule.
+Each optimizer returns a descent direction, which the train step multiplies by the learning rate. That depends
+only on the step of the run, so skipped steps do not shift the schedule.
 
 Regular expressions select parameter groups. A parameter's name is its path, such as
 `encoder/embeddings/word_embeddings`. A parameter that is stacked over layers has one name per layer, with the

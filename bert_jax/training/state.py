@@ -109,17 +109,9 @@ def init_state(
     """Returns a newly initialized state in the form of `abstract` (default: the result of `abstract_state`).
 
     It is created on the devices that hold it, so no device ever holds the whole of a sharded array. Frozen
-    parameters without values are initialized by `Objective.init_model`.
-
-    Args:
-        objective: the training objective.
-        optimizer: the optimizer.
-        mesh: the device mesh.
-        seed: the seed of the run.
-        abstract: the shapes and shardings of the state.
-        given: some or all of the parameters of `Objective.init_model`, which replace the initial values.
-            Arrays that are already on the devices become part of the state, so a train step that donates its
-            state (`sharding.jit_train_step`) deletes them.
+    parameters without values are initialized by `Objective.init_model`. `given` are some or all of the
+    parameters of `Objective.init_model`, which replace the initial values. Arrays that are already on the
+    devices become part of the state, so a train step that donates its state deletes them.
     """
     form = abstract or abstract_state(objective, optimizer, mesh)
     trained, frozen = objective.split(given) if given else ({}, None)

@@ -117,12 +117,11 @@ def make_train_step(
         optimizer: the descent direction; see `bert_jax.training.optimizers`.
         schedule: maps a step to its learning rate.
         accumulate_steps: the number of microbatches.
-        check: the check in addition to the loss and the gradients (see `optimizers.finite_check`): "update"
-            checks that the new parameters and the new optimizer state are finite, "norm" that the norm of
-            the parameters is below 1e15, and "nothing" is no check.
+        check: "update" checks that the new parameters and the new optimizer state are finite, "norm" that the
+            norm of the parameters is below 1e15; "nothing" is no check. See `optimizers.finite_check`.
         max_skipped: see above.
-        moments: a tree of the NamedShardings of the gradients and of arrays computed from them, with the
-            structure of the parameters; None for the shardings of the parameters. Updates are gathered last.
+        moments: the NamedShardings of the gradients and of arrays computed from them, a tree like the
+            parameters; None for the shardings of the parameters. Updates are gathered last.
         reduce_dtype: dtype in which the devices' gradients, float32 sums over their rows, are added up.
 
     Returns:

@@ -1,20 +1,12 @@
 """Throughput, mean metrics and goodput of the train steps, and profiler traces of some of them.
 
-In addition to the means and the rates, each training line of metrics.jsonl has these fields:
-
-- `step_seconds_p50` and `step_seconds_p95`: percentiles of the duration of a step.
-- `input_seconds`, `save_seconds` and `eval_seconds`: the time that the loop spent waiting for rows, saving
-  and evaluating since the previous line.
-- `run_seconds`: the time since the run was first started.
-- `goodput`: the fraction of `run_seconds` that was spent on steps that are part of the result. Startup,
-  compilation, saving, evaluation and steps that were lost with a process do not count.
+docs/running.md describes the fields of the training lines of metrics.jsonl.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -36,9 +28,7 @@ NOT_FINITE = "loss, gradient or new parameters not finite"
 class StepMetrics:
     """Collects the metrics of steps on the devices and writes their means over intervals of steps.
 
-    Args:
-        flops_per_step: maps a step, counted from 1, to its model FLOPs.
-        lines: the training lines of metrics.jsonl up to the step from which the run resumes.
+    `lines` are the training lines of metrics.jsonl up to the step from which the run resumes.
 
     Attributes:
         peak: peak FLOP/s of all devices together; 0 if it is not known.
@@ -176,10 +166,8 @@ def parse_profile_steps(text: str) -> tuple[int, int] | None:
 class Profiler:
     """Traces the steps from the first to the last of `steps` in every process, for xprof in `directory`."""
 
-    def __init__(
-        self, directory: os.PathLike | str, steps: tuple[int, int] | None, log: Callable[[str], None]
-    ):
-        self._directory, self._log = os.fspath(directory), log
+    def __init__(self, directory: str, steps: tuple[int, int] | None, log: Callable[[str], None]):
+        self._directory, self._log = directory, log
         self._first, self._last = steps or (-1, -1)
         self._trace = contextlib.ExitStack()
 

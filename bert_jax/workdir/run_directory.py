@@ -133,20 +133,17 @@ class WorkDir:
     ) -> None:
         """Writes `run` to config.json after checking that the directory does not belong to another run.
 
+        `run` has `command`, `config` (every field resolved) and the identity of the inputs, such as `records`
+        and `vocabulary`. `declared` are the fields of the config by their dotted names, whose `resume` says
+        which may change. `allow_changes` accepts values that differ from those in config.json, except for the
+        vocabulary and the model's shapes, which the checkpoints have to fit.
+
         If the run resumes, `confirm_run` writes config.json later, when the checkpoint has been restored. Any
         run can use a directory whose run ended before its first saved step. The files of that run are
         removed, even if it did steps that were not saved.
 
-        Args:
-            run: a JSON-serializable dict with `command`, `config` (every field resolved) and the identity of
-                the inputs, such as `records` and `vocabulary`.
-            declared: the fields of the config by their dotted names; their `resume` says which may change.
-            allow_changes: whether to accept values that differ from those in config.json. The vocabulary and
-                the model's shapes can never change, since the checkpoints would no longer fit.
-
-        Raises:
-            UserError: the directory belongs to another run, not all processes of this one see it, or they
-                have different values of entries that may not change.
+        It raises UserError if the directory belongs to another run, or if not all processes of this one see
+        it, or they have different values of entries that may not change.
         """
         before, resumes, newest = collective.call_in_primary(self._look)
         _check_shared(self.path, newest)
@@ -282,12 +279,11 @@ def _listed(differing: Mapping[str, tuple[Any, Any]], there: str = "there", here
 
 
 def _check_shared(directory: str, names: Sequence[str] = (), *, patience: float = 10.0) -> None:
-    """Checks that all processes of the run, which have to call it, see the same directory.
+    """Raises UserError in all processes of the run, which have to call it, if one sees another directory.
 
     Otherwise each would write its part of a checkpoint to another disk. Process 0 writes an empty file with a
-    random name there, and removes it when all have looked for it and for the paths `names`, which process 0
-    sees in the directory. A process looks for `patience` seconds, since shared file systems may show files
-    late. It raises UserError in all processes if one does not see the directory of process 0.
+    random name there. The others look for it and for the paths `names`, which process 0 sees, for `patience`
+    seconds, since shared file systems may show files late.
     """
     if jax.process_count() == 1:
         return

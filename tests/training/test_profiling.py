@@ -9,7 +9,7 @@ from bert_jax.training.throughput import Profiler
 
 def take_steps(directory, steps, count=5):
     said = []
-    with Profiler(directory, steps, said.append) as profiler:
+    with Profiler(str(directory), steps, said.append) as profiler:
         for step in range(1, count + 1):
             profiler.before(step)
             profiler.after(step, {"loss": jax.jit(lambda x: x + 1)(jnp.ones(8))})
