@@ -20,14 +20,9 @@ _WORDS_AND_SEPARATORS = re.compile(r"[^\W_]+|[\W_]")  # of an input; these words
 
 @dataclasses.dataclass(frozen=True)
 class Language:
-    """One --input of a corpus whose languages are sampled.
+    """One --input of a corpus whose languages are sampled."""
 
-    Attributes:
-        name: the text in which the input differs from the other inputs: `de` of `wiki/de/*`.
-        paths: its files.
-    """
-
-    name: str
+    name: str  # the text in which the input differs from the others: `de` of `wiki/de/*`
     paths: tuple[str, ...]
 
 

@@ -34,8 +34,7 @@ Todo = Sequence[tuple[int, str | None, Any]]  # (index, path of the result, task
 class LocalPool:
     """Runs tasks in `workers` processes, or in this process if `workers` is 1, and stores their results.
 
-    The processes are spawned, so they inherit no locks and no threads. They end when this process ends for
-    any reason. A pool is closed as a context manager.
+    The processes are spawned, so they inherit no locks and no threads. They end when this process ends.
     """
 
     def __init__(self, workers: int):
@@ -51,12 +50,11 @@ class LocalPool:
         tasks: Sequence[tuple[str | None, Any]],
         on_done: Callable[[int, Result], None] = lambda index, result: None,
     ) -> list[Result]:
-        """Calls `function(task)` for each task without a stored result; returns all results in order.
+        """Calls `function(task)` for each (path of the result, task) without a stored result.
 
-        A module-level `function` writes its files atomically and returns a dictionary that JSON can
-        represent, which is stored in the path of the task, if there is one. `on_done` is called with the
-        index and the result of each task. Exceptions of `function` are raised again here; ClusterError if a
-        worker died, or a pipeline failed.
+        Returns all results in order; `on_done` gets the index and the result of each. A module-level
+        `function` writes its files atomically and returns a dictionary that JSON can represent. ClusterError
+        if a worker died or a pipeline failed.
         """
         results: dict[int, Result] = {}
         todo = []
@@ -141,8 +139,7 @@ def _start_worker() -> None:
 class BeamPool(LocalPool):
     """Runs tasks in Beam pipelines instead of processes of this machine.
 
-    `arguments` are the pipelines' (`--runner=DataflowRunner --project=...`). `scratch` is the prefix of the
-    path of a temporary folder, which the workers must see, for results that are not kept.
+    `scratch` is the prefix of the path of a temporary folder, which the workers must see.
     """
 
     def __init__(self, arguments: str, scratch: str):

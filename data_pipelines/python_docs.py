@@ -1,10 +1,8 @@
 """Makes a small English corpus from the documentation topics and docstrings that CPython contains.
 
 There is one document for each topic of `pydoc_data` (what `help("with")` shows) and one for each module of
-the standard library (its docstrings, read from the sources: no module is imported). Headings, code, doctests,
-signatures, tables and markup are dropped, and the text is split into sentences. A sentence that occurred
-before is dropped, so that no document repeats another. The corpus is about 1 MB and depends only on the
-Python version.
+the standard library (its docstrings, read from the sources). Headings, code, doctests, signatures, tables and
+markup are dropped, and so is a sentence that occurred before. The corpus is about 1 MB.
 """
 
 import ast

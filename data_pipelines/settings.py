@@ -131,11 +131,7 @@ class Options(CorpusOptions):
         return cleaning.parse(self.clean, {name: getattr(self, name) for name in cleaning.FLAG_STEPS})
 
     def tokenizer(self) -> tokenization.Tokenizer:
-        """Returns the tokenizer of the vocabulary, with the template of the rows.
-
-        Raises:
-            UserError: the vocabulary is not valid, its file has another template, or rows are too short.
-        """
+        """Returns the tokenizer of the vocabulary, with the template of the rows."""
         template = templates.NAMED.get(self.template)
         tokenizer = tokenization.load(
             self.vocab,
@@ -226,10 +222,7 @@ def resolve(
     digests: Sequence[dict[str, Any]],
     divided: Sequence[languages.Language] = (),
 ) -> dict[str, Any]:
-    """Returns the settings that determine the records, as the manifest stores them.
-
-    `digests` are the results of `readers.file_digest` for the paths; `divided` are the sampled languages.
-    """
+    """Returns the settings that determine the records, as the manifest stores them."""
     length = options.max_seq_length
     if options.schema == packed.SCHEMA:
         dupe_factor, eval_fraction = 1, 0.01

@@ -57,12 +57,7 @@ def add_histogram(path: str, histogram: np.ndarray) -> None:
 
 
 class RunWriter:
-    """Collects documents and writes them as one sorted run.
-
-    Attributes:
-        size: the number of tokens collected.
-        documents: the number of documents collected.
-    """
+    """Collects documents and writes them as one sorted run."""
 
     def __init__(self, dtype: np.dtype):
         self._dtype = dtype
@@ -70,7 +65,7 @@ class RunWriter:
         self._sentence_counts: list[int] = []
         self._sentence_lengths: list[array.array] = []
         self._tokens: list[np.ndarray] = []
-        self.size = 0
+        self.size = 0  # tokens
         self.documents = 0
 
     def add(self, key: int, sentences: Sequence[Sequence[int]]) -> None:

@@ -11,11 +11,9 @@ import itertools
 import json
 import random
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import sentencepiece
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
@@ -96,14 +94,11 @@ _LONG_WORD = re.compile(rf"\S{{{google_text.MAX_WORD_CHARACTERS + 1},}}")
 
 
 def special_layout(size: int) -> tuple[list[str], list[str]]:
-    """Returns the first tokens of a WordPiece vocabulary of this size, as in released vocabularies.
+    """Returns the first tokens of a WordPiece vocabulary, up to [MASK], and the [unused] tokens after it.
 
-    With at least 20,000 tokens it has [PAD] 0, [unused0..98] 1 to 99, [UNK] 100, [CLS] 101, [SEP] 102, [MASK]
-    103, and [unused99..993] 104 to 998. With 5,000 to 19,999 tokens it has no [unused] tokens after [MASK]. A
-    smaller one has [PAD], [UNK], [CLS], [SEP] and [MASK] as 0 to 4.
-
-    Returns:
-        The tokens up to [MASK], and the [unused] tokens after it.
+    As in released vocabularies, with at least 20,000 tokens it has [PAD] 0, [unused0..98] 1 to 99, [UNK] 100,
+    [CLS] 101, [SEP] 102, [MASK] 103, and [unused99..993] 104 to 998. With 5,000 to 19,999 tokens it has no
+    [unused] tokens after [MASK]. A smaller one has [PAD], [UNK], [CLS], [SEP] and [MASK] as 0 to 4.
     """
     if size < 5_000:
         return list(SPECIAL_TOKENS.values()), []
@@ -123,7 +118,7 @@ def learn_wordpiece(documents: Iterable[readers.Document], options: Options, pro
     texts = [_LONG_WORD.sub(" ", normalize(p)) for document in documents for p in document.passages]
     before, after = special_layout(options.size)
     room = options.size - len(before) - len(after)
-    alphabet = _alphabet(character_counts(texts), options.character_coverage, room, options.size)
+    alphabet = _alphabet(texts, options.character_coverage, room, options.size)
     rust = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]", continuing_subword_prefix=CONTINUATION))
     rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     trainer = trainers.WordPieceTrainer(
@@ -140,34 +135,22 @@ def learn_wordpiece(documents: Iterable[readers.Document], options: Options, pro
     return "".join(token + "\n" for token in tokens).encode()
 
 
-def character_counts(texts: Sequence[str]) -> collections.Counter[str]:
-    """Returns how often each character occurs in texts."""
-    counts = np.zeros(sys.maxunicode + 1, np.int64)
-    for begin in range(0, len(texts), _BATCH):
-        # A Counter takes five times as long, 15 s for a sample of the largest size.
-        together = "".join(texts[begin : begin + _BATCH]).encode("utf-32-le", "surrogatepass")
-        found = np.bincount(np.frombuffer(together, np.uint32))
-        counts[: len(found)] += found
-    return collections.Counter({chr(code): int(counts[code]) for code in np.flatnonzero(counts)})
-
-
-def _alphabet(counts: collections.Counter[str], character_coverage: float, room: int, size: int) -> list[str]:
-    """Returns the one-character tokens that cover the text, sorted, at most `room`.
+def _alphabet(texts: Sequence[str], character_coverage: float, room: int, size: int) -> list[str]:
+    """Returns the one-character tokens that cover the texts, sorted, at most `room`.
 
     A character gets a token and, if it can be inside a word, a continuation token.
     """
-    found = sorted(
-        ((n, c) for c, n in counts.items() if not c.isspace()), key=lambda item: (-item[0], item[1])
-    )
-    total = sum(n for n, _ in found)
+    every = collections.Counter(itertools.chain.from_iterable(texts))
+    counts = {character: count for character, count in every.items() if not character.isspace()}
+    total = sum(counts.values())
     alphabet: list[str] = []
     covered = 0
-    for number, character in found:
+    for character in sorted(counts, key=lambda character: (-counts[character], character)):
         forms = [character] if google_text.is_alone(character) else [character, CONTINUATION + character]
         if covered >= character_coverage * total or len(alphabet) + len(forms) > room:
             break
         alphabet += forms
-        covered += number
+        covered += counts[character]
     is_covered = covered >= min(character_coverage, LEAST_COVERAGE) * total
     share = covered / max(1, total)
     check_flag("size", size, is_covered, f"a larger size; it covers {share:.2%} of the characters")
@@ -292,26 +275,15 @@ def _bpe_batches(documents: Iterable[readers.Document], progress: Progress) -> I
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """The sample of one input.
+    """The sample of one input."""
 
-    Attributes:
-        name: the input, as it was given.
-        training: the documents to train on.
-        held_out: the documents that are held out; none if the corpus has too few passages.
-        times: how often the documents are used in training; some may be used once more than the others.
-        words: the number of words, as separated by whitespace, on which the vocabulary was measured: held-out
-            words, or else words of the training text.
-        tokens_per_word: the mean number of tokens per word.
-        unknown_rate: the fraction of [UNK] among the tokens.
-    """
-
-    name: str
+    name: str  # the input, as it was given
     training: list[readers.Document]
-    held_out: list[readers.Document]
-    times: float = 1.0
-    words: int = 0
+    held_out: list[readers.Document]  # none if the corpus has too few passages
+    times: float = 1.0  # how often `training` is used; some documents may be used once more than the others
+    words: int = 0  # on which the vocabulary was measured: held-out words, or else of the training text
     tokens_per_word: float = 0.0
-    unknown_rate: float = 0.0
+    unknown_rate: float = 0.0  # the fraction of [UNK] among the tokens
 
     @property
     def bytes(self) -> int:
@@ -323,9 +295,8 @@ def sample(options: Options, sample_bytes: int, progress: Progress) -> list[Part
     """Samples each input separately, or, if `sampling_exponent` is 1, all inputs as one.
 
     The share of an input in the training text is proportional to the size of its files raised to the power of
-    `sampling_exponent`: 1 keeps the proportions, and multilingual BERT uses 0.7. An input that is smaller
-    than its share is used several times; the input with the most text for its share is used once. The sample
-    of all inputs together has `sample_bytes`.
+    `sampling_exponent`. An input that is smaller than its share is used several times; the input with the
+    most text for its share is used once. The sample of all inputs together has `sample_bytes`.
     """
     exponent = options.sampling_exponent
     if exponent == 1:
@@ -435,14 +406,10 @@ class Trained(NamedTuple):
 
 
 def train(options: Options, progress: Progress | None = None) -> Trained:
-    """Trains a vocabulary on a sample of a corpus and writes it.
+    """Trains a vocabulary on a sample of a corpus and writes it; the caller closes `progress`.
 
     The memory depends on the sample: about 5 times its size for WordPiece and BPE, and 20 times for
-    SentencePiece. The caller closes `progress`.
-
-    Raises:
-        UserError: an option is out of range, the output exists, the corpus has no text, or `size` is too
-            small for the special tokens and the characters.
+    SentencePiece.
     """
     _check(options)
     trainer = TRAINERS[options.kind]

@@ -15,7 +15,7 @@ from support.embeddings import TEXTS, tiny_model
 
 import bert_jax
 from bert_jax import convert
-from bert_jax.convert.formats import huggingface_export
+from bert_jax.convert.formats import huggingface
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
 from bert_jax.inference.embedding import Embedder
@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
     directory = tmp_path_factory.mktemp("model")
     folder = directory / "huggingface"
     folder.mkdir()
-    huggingface_export.write(tiny_model(directory), folder)
+    huggingface.FORMAT.write(tiny_model(directory), folder)
     return folder
 
 

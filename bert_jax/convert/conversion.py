@@ -34,25 +34,12 @@ def convert(
     card: Callable[[Model], str] | None = None,
     log: Callable[[str], None] = print,
 ) -> None:
-    """Reads a model of any format and writes it in the format `to`.
+    """Reads a model of any format and writes it in the format `to`; see `loading.load`.
 
     Before `output` appears, the written model is read back from the disk. Its parameters must be equal bit
-    for bit, and its outputs for random inputs must agree within a tolerance.
-
-    Args:
-        source: see `loading.load`.
-        output: a directory, local or a URL.
-        to: the name of a registered format.
-        ignore: see `loading.load`.
-        change: a change to the model before it is written; it may write files into the directory that is
-            passed as its second argument.
-        overwrite: whether an existing checkpoint at `output` is replaced when the new one is complete.
-        card: returns the model card of the changed model, for a Hugging Face folder.
-        log: see `loading.load`.
-
-    Raises:
-        UserError: the user made a mistake, or the conversion is not exact.
-        StorageError: the output cannot be written.
+    for bit, and its outputs for random inputs must agree within a tolerance. `change` changes the model
+    before it is written, and may write files into the directory that is its second argument. `card` returns
+    the model card of the changed model, for a Hugging Face folder.
     """
     target = formats.FORMATS[to]
     check_model_directory(output, source, overwrite, _may_be_replaced)
@@ -85,13 +72,9 @@ def _write(model: Model, folder: str, target: Format, name: str, card: str) -> f
 
 
 def push_run(workdir: str, repository: str, *, license: str = "", log: Callable[[str], None] = print) -> str:
-    """Uploads the best step of a run, or its newest one, as a Hugging Face folder with a model card.
+    """Uploads the best or newest step of a run as a Hugging Face folder; returns the URL of the model.
 
-    All processes of the run have to call it; process 0 writes and uploads the folder, which is temporary. The
-    repository USER/NAME on the hub is created if it does not exist. Returns the URL of the model.
-
-    Raises:
-        UserError: the name is not valid, the model cannot be converted, or the upload failed.
+    All processes of the run have to call it; process 0 writes and uploads the folder, which is temporary.
     """
     model_card.check_name(repository)
     log = distributed.log_of_primary(log)

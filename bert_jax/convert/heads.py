@@ -1,7 +1,4 @@
-"""Lists the heads, with their names in transformers and on the Hugging Face hub.
-
-The parameters of a head differ between families; see `Family.heads`.
-"""
+"""Lists the heads, with their names in transformers and on the hub; `Family.heads` has their parameters."""
 
 from __future__ import annotations
 
@@ -10,18 +7,11 @@ from typing import NamedTuple
 
 
 class Head(NamedTuple):
-    """The names of a head in other programs.
+    """The names of a head in other programs."""
 
-    Attributes:
-        suffix: the end of the names of transformers' classes, which begin with the family: `Bert` +
-            `ForMaskedLM`.
-        pipeline: the hub's name for the task of the model; "" if it has none.
-        labeled: whether each output has a name, which config.json stores.
-    """
-
-    suffix: str
-    pipeline: str = ""
-    labeled: bool = False
+    suffix: str  # of the names of transformers' classes: `Bert` + `ForMaskedLM`
+    pipeline: str = ""  # the hub's name for the task
+    labeled: bool = False  # whether config.json has a name for each output
 
     @property
     def auto_class(self) -> str:

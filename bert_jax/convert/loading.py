@@ -37,11 +37,7 @@ def local_path(path: files.PathLike) -> files.PathLike:
 
 
 def load_architecture(path: files.PathLike) -> tuple[EncoderConfig, Tokenizer]:
-    """Returns the architecture and the tokenizer of a checkpoint, without reading its weights.
-
-    Raises:
-        UserError: there is no checkpoint, or it has no vocabulary.
-    """
+    """Returns the architecture and the tokenizer of a checkpoint, without reading its weights."""
     folder = local_path(path)
     config, tokenizer = detect(folder).read_config(folder)
     if tokenizer is None:
@@ -63,10 +59,7 @@ def adopt_architecture(
     """Returns every field of EncoderConfig, and the tokenizer, of a run that starts from a checkpoint.
 
     Of `fields` from the run's config, those in `config.RUN_FIELDS` are kept, and those in `explicit`, which
-    the user set.
-
-    Raises:
-        UserError: see `load_architecture`; also an explicit size that differs from the checkpoint's.
+    the user set; UserError for an explicit size that differs from the checkpoint's.
     """
     theirs, tokenizer = load_architecture(path)
     adopted = theirs.to_dict()
@@ -105,9 +98,9 @@ def load(path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] =
 
 
 def commit_of_hub(path: str, workdir: files.PathLike) -> dict[str, str]:
-    """Returns {"init_from_commit": COMMIT} of a model on the hub that a run starts from; {} for another path.
+    """Returns {"init_from_commit": COMMIT} of a model on the hub that a run starts or started from; else {}.
 
-    A run that has started in `workdir` keeps its record. All processes have to call this.
+    All processes have to call this.
     """
     if not (started := run_directory.read_started(workdir)):
         folder = local_path(path)
@@ -122,21 +115,11 @@ def load_params(
     ignore: str = "",
     log: Callable[[str], None] = print,
 ) -> tuple[dict, checkpoint.Report]:
-    """Loads parameters that initialize a training run, from a checkpoint of any format.
+    """Loads parameters that initialize a training run, from a checkpoint of any format; see `load`.
 
-    Args:
-        path: see `load`.
-        abstract_params: nested dict of jax.ShapeDtypeStruct; each array is placed according to its sharding.
-        ignore: a regular expression; parameters whose full name it matches may be new or unused. A head may
-            always be unused.
-        log: see `load`.
-
-    Returns:
-        The nested dict of the loaded parameters, without new ones, and the report.
-
-    Raises:
-        UserError: see `load`; also a parameter that is new or unused without permission, or has another
-            shape.
+    Each array is placed by the sharding of its jax.ShapeDtypeStruct in the nested `abstract_params`.
+    Parameters whose full names `ignore` matches may be new or unused, and a head may always be unused; any
+    other is a UserError. Returns the nested dict without new parameters, and the report.
     """
     folder = local_path(path)
     params, report = detect(folder).load_params(folder, abstract_params, ignore=ignore, log=log)

@@ -34,17 +34,11 @@ class Update(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LowRankAdapter:
-    """The trained parameters of a run with low-rank updates (LoRA).
+    """The trained parameters of a run with low-rank updates (LoRA)."""
 
-    Attributes:
-        base: the checkpoint that the updates belong to.
-        updates: {name of a kernel: its update}.
-        params: the parameters that are trained as a whole, such as the head's.
-    """
-
-    base: str
-    updates: Mapping[str, Update]
-    params: Mapping[str, np.ndarray]
+    base: str  # the checkpoint that the updates belong to
+    updates: Mapping[str, Update]  # by the name of the kernel
+    params: Mapping[str, np.ndarray]  # trained as a whole, such as the head's
 
     @classmethod
     def from_stored(cls, base: str, trained: Mapping[str, np.ndarray], frozen: Mapping[str, np.ndarray]):
@@ -68,42 +62,26 @@ class LowRankAdapter:
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A complete model in memory: architecture, parameters and vocabulary.
+    """A complete model in memory: architecture, parameters and vocabulary."""
 
-    Attributes:
-        config: the architecture. Fields that only affect how it is computed (dtype, attention, ...) are
-            ignored.
-        params: arrays by flat names as in a checkpoint (`encoder/embeddings/word_embeddings`), float32 unless
-            they were cast. The parameters of all layers are stacked along a leading axis [layers, ...].
-        head: a key of `HEADS`.
-        tokenizer: the model's tokenizer; None if the source has no vocabulary.
-        labels: the class names in the order of the logits; None if there are none.
-        source: where the model was read from, for messages and the model card.
-        problem_type: the output of a sequence classifier, in transformers' terms:
-            "single_label_classification", "multi_label_classification" or "regression"; "" if it is unknown,
-            and for other heads.
-        adapter: the trained part, if it consists of low-rank updates and a head; `params` already contains
-            the updates.
-        generator: the second network of a checkpoint that holds two, ELECTRA's generator. A Hugging Face
-            folder holds one of them; see `surgery.change_head`.
-        sentence: how it turns a text into one vector; None if it was not trained for that.
-        scores: how sentence-transformers computes scores from its outputs, if it is a sequence classifier.
-        untied: the tensor that is not tied to the word embeddings, because of which a masked LM head was not
-            read; "" for none.
-    """
-
-    config: EncoderConfig
+    config: EncoderConfig  # fields that only affect how it is computed (dtype, attention, ...) are ignored
+    # Arrays by flat names as in a checkpoint (`encoder/embeddings/word_embeddings`), float32 unless they were
+    # cast. The parameters of all layers are stacked along a leading axis [layers, ...].
     params: Mapping[str, np.ndarray]
-    head: str = "none"
-    tokenizer: Tokenizer | None = None
-    labels: tuple[str, ...] | None = None
-    source: str = ""
+    head: str = "none"  # a key of `HEADS`
+    tokenizer: Tokenizer | None = None  # None if the source has no vocabulary
+    labels: tuple[str, ...] | None = None  # the class names in the order of the logits
+    source: str = ""  # where the model was read from, for messages and the model card
+    # The output of a sequence classifier, in transformers' terms: "single_label_classification",
+    # "multi_label_classification" or "regression"; "" if it is unknown, and for other heads.
     problem_type: str = ""
-    adapter: LowRankAdapter | None = None
+    adapter: LowRankAdapter | None = None  # the trained part, if it has low-rank updates; in `params`, too
+    # The second network of a checkpoint that holds two, ELECTRA's generator. A Hugging Face folder holds one
+    # of them; see `surgery.change_head`.
     generator: Model | None = None
-    sentence: SentenceVectors | None = None
-    scores: PairScores = dataclasses.field(default_factory=PairScores)
-    untied: str = ""
+    sentence: SentenceVectors | None = None  # how it turns a text into one vector, if it was trained for that
+    scores: PairScores = dataclasses.field(default_factory=PairScores)  # of a sequence classifier
+    untied: str = ""  # the tensor because of which a masked LM head was not read; see `Family.tied`
 
     def __post_init__(self):
         """Raises UserError for a head, parameters or a vocabulary that do not fit the architecture."""
@@ -207,10 +185,9 @@ class Model:
 def params_of_head(
     params: Mapping[str, Any], head: str, family: Family, source: str, log: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Returns the parameters without the groups that only other heads of the family have.
+    """Returns the parameters without groups that only other heads have, which are logged.
 
-    Files may hold such groups, for example the pooler of XLM-R's pre-training, or the masked LM head of a
-    model that was fine-tuned. `log` is called with a line that names them.
+    Files may hold such groups, for example the pooler of XLM-R's pre-training.
     """
     if head not in family.heads:
         return dict(params)
@@ -222,10 +199,7 @@ def params_of_head(
 
 
 def check_file_params(source: str, family: Family, found: FileParams, ignore: str = "") -> None:
-    """Raises UserError unless every tensor of a file is known and has the right shape.
-
-    Unknown tensors are skipped if the regular expression `ignore` matches their full names.
-    """
+    """Raises UserError unless every tensor has the right shape and is known, or its full name ignored."""
     unknown = not_ignored(found.unknown, ignore)
     if wrong := [*(f"it lacks {name}" for name in found.missing), *found.misshapen]:
         raise UserError(f"{source} does not match its configuration: {some(wrong)}")

@@ -57,19 +57,14 @@ def make(
     command: str = "",
     usage: tuple[str, Sequence[str]] | None = None,
     *,
-    license: str = "",  # as the field of the header
+    license: str = "",
     repository: str = "",
 ) -> str:
     """Returns the card of a model: Markdown with a YAML header, as the Hugging Face hub displays it.
 
-    Args:
-        model: the model.
-        source: the path that the model was read from; the details of its run are read there.
-        command: the command that created the folder; "" for the command of the run.
-        usage: the name of the library that runs the model, and lines of Python that do so; None for a Hugging
-            Face folder.
-        license: the license of the model, such as "apache-2.0"; "" if it is not known.
-        repository: the name of the model on the hub; "" without one.
+    The details of its run are read at `source`. `command` created the folder; "" stands for the run's
+    command. `usage` has the name of the library that runs the model, and lines of Python that do so; None for
+    a Hugging Face folder. `repository` is the model's name on the hub.
     """
     library, use = usage or _usage(model, repository or "DIR")
     pipeline = "sentence-similarity" if model.is_sentence_encoder else HEADS[model.head].pipeline
@@ -89,7 +84,7 @@ def make(
             root = run_directory.find_root(source)
             task = pipeline or model.head.replace("_", "-")
             header = _header(run, _scores(root), task, repository or public_path(files.absolute(root)))
-            text += _training(run, os.path.basename(model.source)) + _results(root) + _limits(run)
+            text += _training(run, os.path.basename(model.source)) + _results(root)
     data = huggingface_hub.ModelCardData(
         license=license or None, library_name=library, pipeline_tag=pipeline or None, tags=tags, **header
     )
@@ -103,7 +98,7 @@ def of_run(directory: str) -> str:
     """Returns the card of a fine-tuning run as Markdown, for its work directory."""
     run = run_directory.read_run(directory)
     model = run["config"]["model"]
-    kind = model.get("model_type") or "bert"  # older runs have none
+    kind = model["model_type"]
     name = FAMILIES[kind].name if kind in FAMILIES else kind
     size = f"{counted(model['num_hidden_layers'], 'layer')} of {model['hidden_size']}"
     labels = f"\nLabels: {', '.join(run['labels'])}.\n" if run.get("labels") else ""
@@ -146,18 +141,6 @@ def _header(run: Mapping[str, Any], scores: Mapping[str, float], task: str, name
     ]
     metrics = [result.metric_type for result in results]
     return header | {"model_name": name, "metrics": metrics, "eval_results": results}
-
-
-def _limits(run: Mapping[str, Any]) -> str:
-    config = run["config"]
-    data = config.get("data") or {}
-    length = config.get("max_seq_length") or (run.get("records") or {}).get("max_seq_length")
-    named = ", ".join(run.get("origin", {}).get("data_sets", ()))
-    trained_on = named or public_path(data.get("train") or config.get("data_dir") or data.get("dir") or "")
-    if not (trained_on and length):
-        return ""
-    limits = f"trained on {trained_on}, with texts of at most {length} tokens"
-    return f"\n## Limits\n\nThe model was {limits}; other data and longer texts are untested.\n"
 
 
 def _usage(model: Model, name: str) -> tuple[str, Sequence[str]]:

@@ -35,23 +35,15 @@ class Entry(NamedTuple):
     """One parameter: its path in bert_jax, its name in each kind of file, and its layout in the files.
 
     The path of a layer's parameter begins with `LAYERS`. Its name in files has `{layer}`, the number of the
-    layer; for layers that share their parameters, it has `{group}` and `{member}`, the number of the group
-    and the number of the layer in the group.
-
-    Attributes:
-        ours: the path in bert_jax.
-        names: the name by kind of file.
-        layout: the layout in the files.
-        heads: the heads in whose models the parameter has these names; empty for all. A parameter whose name
-            depends on the head has several entries.
-        part: (index, count): the parameter is this part, from 0, of a file's tensor that is divided into
-            `count` equal parts along its first axis, such as ModernBERT's queries, keys and values.
+    layer; for layers that share their parameters, it has `{group}`. A parameter whose name depends on the
+    head has several entries.
     """
 
     ours: str
-    names: Mapping[str, str]
+    names: Mapping[str, str]  # by kind of file
     layout: str
-    heads: tuple[str, ...] = ()
+    heads: tuple[str, ...] = ()  # in whose models the parameter has these names; empty for all
+    # (index, count): one of `count` equal parts of a file's tensor along its first axis, as in Wqkv.
     part: tuple[int, int] = (0, 1)
 
     def tensors(self, kind: str, config: EncoderConfig) -> Iterator[tuple[str, list[str], bool]]:
@@ -110,11 +102,9 @@ def modules(
     """Returns the entries of the modules inside another module.
 
     Args:
-        parents: the path of the outer module, its name in Hugging Face's files, and its name in TF1
-            checkpoints if they have it.
-        names: {path of a module: its names in both kinds of files}. A single name is the one in Hugging
-            Face's files; TF1 checkpoints have "/" instead of ".". If a path ends in "embeddings", the module
-            is a table; if it ends in "norm", a norm; otherwise, a dense layer.
+        parents: the path of the outer module, its name in Hugging Face's files, and in TF1 checkpoints.
+        names: {path of a module: its names in both kinds of files}, or a single name, with "/" instead of
+            "." in TF1. A path that ends in "embeddings" is a table, in "norm" a norm; others are dense.
         heads: see `Entry`.
     """
     entries = []
@@ -147,10 +137,7 @@ def _stored_shape(shape: tuple[int, ...], layout: str, kind: str, hidden_size: i
 def to_files(
     params: Mapping[str, np.ndarray], table: Iterable[Entry], kind: str, config: EncoderConfig
 ) -> dict[str, np.ndarray]:
-    """Returns the arrays to store in a kind of file, by their names in the file.
-
-    `params` by flat names that are not in the table are skipped.
-    """
+    """Returns the arrays to store, by their names in a kind of file; those not in the table are skipped."""
     by_name: dict[str, dict[int, np.ndarray]] = {}
     for one in table:
         for ours, names, stacked in one.tensors(kind, config):
@@ -171,8 +158,7 @@ class FileParams(NamedTuple):
     params: dict[str, np.ndarray]
     missing: list[str]  # names in the file that some layers lack although others have them
     misshapen: list[str]  # "NAME is [2, 3], expected [3, 2]"
-    unknown: list[str]  # names in the file that are not in the table
-    others: list[str]  # names of tensors that are not parameters: optimizer state, counters, buffers
+    unknown: list[str]  # other names in the file, except of optimizer state, counters and buffers
 
 
 def from_files(
@@ -185,15 +171,10 @@ def from_files(
 ) -> FileParams:
     """Returns the parameters of a file by their names in bert_jax, with its missing and unknown tensors.
 
-    Args:
-        tensors: tensors by name in the file; any objects with a shape that `numpy.asarray` accepts.
-        table: the family's table.
-        expected: every parameter of the family for this architecture, as the modules define it.
-        kind: the kind of file.
-        config: the architecture.
-        not_params: matches the names of tensors that are not parameters.
+    `tensors` are any objects with a shape that `numpy.asarray` accepts, `expected` are all parameters of the
+    family for `config`, and `not_params` matches the names of tensors that are not parameters.
     """
-    found = FileParams({}, [], [], [], [])
+    found = FileParams({}, [], [], [])
     used = set()
     parameters = ((one, *each) for one in table for each in one.tensors(kind, config) if each[0] in expected)
     for one, ours, names, stacked in parameters:
@@ -219,7 +200,6 @@ def from_files(
         arrays = [np.asarray(tensors[name])[index * rows : (index + 1) * rows] for name in names]
         arrays = [(array.T if transposed else array).reshape(shape) for array in arrays]
         found.params[ours] = np.stack(arrays) if stacked else np.ascontiguousarray(arrays[0])
-    for name in tensors:
-        if name not in used:
-            (found.others if not_params.fullmatch(name) else found.unknown).append(name)
+    others = (name for name in tensors if name not in used)
+    found.unknown.extend(name for name in others if not not_params.fullmatch(name))
     return found

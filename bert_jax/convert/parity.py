@@ -33,10 +33,9 @@ def random_inputs(config: EncoderConfig) -> dict[str, np.ndarray]:
 
 
 def flax_outputs(model: Model, classification: ClassificationHead | None = None) -> dict[str, np.ndarray]:
-    """Returns the outputs of each part of a model for `random_inputs`, in float32 and without padding.
+    """Returns the outputs for `random_inputs`, named as in `AssembledModel`, float32, without padding.
 
-    The names are as in `AssembledModel`. By default, the family and the head determine the structure of the
-    classifier.
+    By default, the family and the head determine the structure of the classifier.
     """
     plain = model.config.replace(dtype="float32", attention="xla", remat="none")
     inputs = random_inputs(plain)
@@ -58,13 +57,9 @@ def _forward(module: AssembledModel, params: dict, *arrays: np.ndarray) -> Any:
 
 
 def check_same(what: str, one: Model, other: Model) -> float:
-    """Compares a model with the one that was read back from its files.
+    """Returns the largest relative difference of the outputs of a model and of the one read back.
 
-    Parameters in half precision have the same values in float32. Returns the largest relative difference of
-    the outputs; see `compare`.
-
-    Raises:
-        UserError: a parameter differs in any bit, or the outputs differ.
+    UserError if a parameter differs in any bit in float32, or the outputs differ; see `compare`.
     """
     for name in {**one.params, **other.params}:
         arrays = (np.asarray(side.params.get(name, ()), np.float32) for side in (one, other))
@@ -83,11 +78,7 @@ def compare(
     other: Mapping[str, np.ndarray],
     tolerance: float = TOLERANCE,
 ) -> float:
-    """Returns the largest difference between outputs, relative to the largest output or to 1.
-
-    Raises:
-        UserError: the difference exceeds the tolerance, or the names or shapes of the outputs differ.
-    """
+    """Returns the largest difference, relative to the largest output or to 1; UserError above `tolerance`."""
     differences = dict.fromkeys([*one, *other], np.inf)
     for name, x in one.items():
         if name in other and x.shape == other[name].shape:

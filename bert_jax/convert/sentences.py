@@ -44,24 +44,14 @@ _PROMPTS = {
 
 @dataclasses.dataclass(frozen=True)
 class SentenceVectors:
-    """How a model turns a text into one vector.
+    """How a model turns a text into one vector."""
 
-    Attributes:
-        pooling: the pooling of the last hidden states: "cls", "mean", "max" or "last".
-        normalize: whether the vector is scaled to length 1.
-        max_seq_length: number of tokens at which texts are cut; 0 for the number of the model's positions.
-        prompts: {purpose, such as "query": text that is put before a text}.
-        unsupported: what else the folder has that changes its vectors; "" for nothing.
-        similarity: how sentence-transformers compares two vectors: "cosine", "dot", "euclidean" or
-            "manhattan"; "" for its default, the cosine. Nothing here depends on it.
-    """
-
-    pooling: str = "mean"
-    normalize: bool = False
-    max_seq_length: int = 0
-    prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    unsupported: str = ""
-    similarity: str = ""
+    pooling: str = "mean"  # of the last hidden states: "cls", "mean", "max" or "last"
+    normalize: bool = False  # to length 1
+    max_seq_length: int = 0  # tokens at which texts are cut; 0: the number of the model's positions
+    prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)  # {"query": put before a text}
+    unsupported: str = ""  # what else the folder has that changes its vectors
+    similarity: str = ""  # of sentence-transformers: "dot", ...; nothing here depends on it
 
     def stored(self) -> dict[str, Any]:
         """Returns the fields for the config.json of a run; without `similarity` if it is the default."""
@@ -88,16 +78,12 @@ class SentenceVectors:
 
 @dataclasses.dataclass(frozen=True)
 class PairScores:
-    """How sentence-transformers' CrossEncoder scores pairs of texts with a sequence classifier.
+    """How sentence-transformers' CrossEncoder scores pairs of texts with a sequence classifier."""
 
-    Attributes:
-        activation: the name of PyTorch's class that is applied to the outputs, such as
-            "torch.nn.modules.linear.Identity"; "" for the sigmoid of a single output, and otherwise nothing.
-        max_seq_length: number of tokens at which pairs are cut; 0 for the number of the model's positions.
-    """
-
+    # PyTorch's class that is applied to the outputs, such as "torch.nn.modules.linear.Identity"; "" for the
+    # sigmoid of a single output, and otherwise nothing.
     activation: str = ""
-    max_seq_length: int = 0
+    max_seq_length: int = 0  # tokens at which pairs are cut; 0: the number of the model's positions
 
 
 def unit_length(vectors: np.ndarray) -> np.ndarray:

@@ -1,8 +1,4 @@
-"""Changes the shape of a complete model: its vocabulary rows, positions, layers, dtype or head.
-
-These are pure functions from a `Model` to a `Model`. For changes to the vocabulary itself, see
-`convert.vocabulary`.
-"""
+"""Changes the shape of a complete model: its vocabulary rows, positions, layers, dtype or head."""
 
 from __future__ import annotations
 
@@ -30,9 +26,6 @@ def pad_vocabulary(model: Model, multiple: int) -> Model:
     The added word embeddings are 0 and their masked LM biases are -1e4: in float32, bfloat16 and float16, the
     softmax assigns exactly 0 to an added id. The loss and all gradients are therefore unchanged, and added
     rows and biases have zero gradients. Adam does not change them; LAMB sees the larger norm of the biases.
-
-    Raises:
-        UserError: the masked LM head has no bias.
     """
     rows = model.config.vocab_size
     added = -rows % multiple
@@ -101,10 +94,6 @@ def select_layers(model: Model, layers: Sequence[int]) -> Model:
     DistilBERT is initialized with one out of every two layers of its teacher: of 12 layers, 0, 2, 4, 7, 9 and
     11 (Sanh et al. 2019). A layer may be repeated: 0, 1, 2, 0, 1, 2 doubles the depth of a model with 3
     layers, as in progressive stacking (Gong et al. 2019).
-
-    Raises:
-        UserError: there is no such layer, the layers share their parameters, or layer 0 lacks a norm or has a
-            convolution and `layers` does not have it first and only there.
     """
     depth = model.config.num_hidden_layers
     expected, changes = "", None
@@ -125,10 +114,7 @@ def select_layers(model: Model, layers: Sequence[int]) -> Model:
 
 
 def without_mask_decoder(model: Model) -> Model:
-    """Returns the model without the mask decoder of its pre-training; a model with a masked LM head keeps it.
-
-    Only a masked LM head reads the decoder.
-    """
+    """Returns the model without the mask decoder of its pre-training, which only a masked LM head reads."""
     if not model.config.mask_decoder or model.has_masked_lm:
         return model
     config = model.config.replace(mask_decoder=False)
@@ -172,10 +158,7 @@ def _attention(config: EncoderConfig, layers: Sequence[int]) -> dict[str, Any] |
 def cast(model: Model, dtype: str) -> Model:
     """Returns the model with every parameter cast to "float32", "bfloat16" or "float16", rounded to nearest.
 
-    Values below 6e-8 may become 0 in float16.
-
-    Raises:
-        UserError: a finite value becomes infinite, such as one above 65,504 in float16.
+    Values below 6e-8 may become 0 in float16; UserError if a finite value becomes infinite.
     """
     params = {}
     for name, array in model.params.items():
@@ -187,13 +170,10 @@ def cast(model: Model, dtype: str) -> Model:
 
 
 def change_head(model: Model, head: str) -> Model:
-    """Returns the model with only the parameter groups of another head.
+    """Returns the model with only the parameter groups of another head; nothing is initialized.
 
     The masked LM head of a checkpoint with two networks belongs to the generator. A pooler stays if the other
-    head may have one. Nothing is initialized.
-
-    Raises:
-        UserError: the family has no such head, or the model lacks some of its parameters.
+    head may have one.
     """
     family = model.family
     if head == model.head:

@@ -138,9 +138,6 @@ def add_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> list[str]:
 
     They replace [unusedN] tokens in order and are then appended; tokens that the vocabulary already has are
     skipped. "##" before a token marks the continuation of a word.
-
-    Raises:
-        UserError: this tokenizer can never produce a token, or it is not WordPiece.
     """
     if not isinstance(tokenizer, WordPieceTokenizer):
         raise UserError(f"--add_tokens needs WordPiece, and {tokenizer.path} is {tokenizer.kind}")

@@ -12,7 +12,7 @@ from jax import export
 
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import Model, parity
-from bert_jax.convert.formats import huggingface_export
+from bert_jax.convert.formats import huggingface
 from bert_jax.export import onnx
 from bert_jax.export.onnx import INPUTS
 from bert_jax.inference.embedding import pool
@@ -52,7 +52,7 @@ _USAGE = {
 
 def write(model: Model, folder: str, to: str, *, card: str = "", log: Callable[[str], None]) -> None:
     """Writes a model into an existing directory in one of `FORMATS`, with a card as README.md."""
-    huggingface_export.write_description(model, folder, card, pools_any=False)
+    huggingface.write_description(model, folder, card, pools_any=False)
     if to == STABLEHLO:
         path = os.path.join(folder, STABLEHLO_FILE)
         write_stablehlo(model, path)

@@ -12,6 +12,7 @@ from bert_jax.runs.sweep import Experiment, HeldOut, Variant, finetuning
 from bert_jax.settings import config_files
 
 TEACHER = "teacher"
+WIDTHS = "hidden_size num_attention_heads intermediate_size max_position_embeddings".split()
 
 
 def teacher(run):
@@ -33,12 +34,7 @@ def student(losses="logits=5, task=2, cosine=1", start="spread"):
         theirs = convert.load_architecture(run.checkpoint)[0]
         c.model.num_hidden_layers = max(1, theirs.num_hidden_layers // 2)
         if not start:  # a student initialized from the teacher always has the teacher's widths
-            for name in (
-                "hidden_size",
-                "num_attention_heads",
-                "intermediate_size",
-                "max_position_embeddings",
-            ):
+            for name in WIDTHS:
                 c.model[name] = getattr(theirs, name)
         return c
 

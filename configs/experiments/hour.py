@@ -10,13 +10,8 @@ of pretrain/hour. The control has random weights.
 from bert_jax.runs.sweep import SST_2, Experiment, HeldOut, MinimalPairs, Variant, finetuning
 from bert_jax.settings import config_files
 
-SHARED = (  # the same in all models: sizes and initialization
-    "num_hidden_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "intermediate_size",
-    "initializer_range",
-)
+# The same in all models: sizes and initialization.
+SHARED = "num_hidden_layers hidden_size num_attention_heads intermediate_size initializer_range".split()
 TASKS = ("STS-B", SST_2, "CoNLL-2003")
 
 

@@ -9,28 +9,17 @@ All models are pretrain/hour with two layers and with BERT's token types and hea
 from bert_jax.runs.sweep import Experiment, Variant, finetuning
 
 LEFT_TO_RIGHT = "left-to-right"
+BILSTM = {"head": "bilstm", "head_size": 128}
 
 
 def get_experiment():
     return Experiment(
         "Next-sentence prediction and bidirectional attention",
         variants=[
-            Variant(
-                "masked LM and next sentence",
-                "pretrain/hour:pairs,two_layers",
-                "pairs",
-            ),
+            Variant("masked LM and next sentence", "pretrain/hour:pairs,two_layers", "pairs"),
             Variant("masked LM", "pretrain/hour:pairs,two_layers", "rows"),
-            Variant(
-                LEFT_TO_RIGHT,
-                "pretrain/hour:pairs,left_to_right,two_layers",
-                "rows",
-            ),
-            Variant(
-                "left-to-right and BiLSTM",
-                start=LEFT_TO_RIGHT,
-                tune={"*": {"head": "bilstm", "head_size": 128}},
-            ),
+            Variant(LEFT_TO_RIGHT, "pretrain/hour:pairs,left_to_right,two_layers", "rows"),
+            Variant("left-to-right and BiLSTM", start=LEFT_TO_RIGHT, tune={"*": BILSTM}),
         ],
         measures=[
             finetuning("SQuAD", {"epochs": 1.0, "max_seq_length": 256}),

@@ -20,10 +20,7 @@ def get_experiment():
             Variant(name, "pretrain/hour:two_layers", "rows", {"masking.copies": copies})
             for name, copies in COPIES.items()
         ],
-        measures=[
-            HeldOut("held out", "rows"),
-            finetuning("SST-2"),
-        ],
+        measures=[HeldOut("held out", "rows"), finetuning("SST-2")],
         budget="tokens=40000000",
         vocabulary=("--size=8192",),
         records={"rows": ("--nsp=none", "--full_rows", "--eval_fraction=0.05")},

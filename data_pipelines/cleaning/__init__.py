@@ -1,7 +1,6 @@
 """Cleans documents one by one for `bert-jax data --clean=unicode,length,...`, and reports the effects.
 
-A step is a function from a document to an `Outcome`: the cleaned document or None, and the dropped texts with
-reasons. The steps that compare documents with each other are in module `duplicates`.
+The steps that compare documents with each other are in module `duplicates`.
 """
 
 import collections
@@ -52,18 +51,11 @@ _LONG_WORD = re.compile(rf"[!-~\u00a1-\u024f]{{{_LONG_WORD_CHARACTERS + 1},}}")
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The cleaning steps that run, and their parameters.
+    """The cleaning steps that run, and their parameters."""
 
-    Attributes:
-        steps: names in STEPS, in their order.
-        near_duplicate_threshold: documents are near duplicates if the Jaccard similarity of their sets of
-            word 5-shingles is at least this.
-        language: the ISO 639-1 code of the documents that the step `language` keeps.
-    """
-
-    steps: tuple[str, ...]
-    near_duplicate_threshold: float = 0.8
-    language: str = ""
+    steps: tuple[str, ...]  # names in STEPS, in their order
+    near_duplicate_threshold: float = 0.8  # least Jaccard similarity of the sets of word 5-shingles
+    language: str = ""  # the ISO 639-1 code of the documents that the step `language` keeps
 
     @property
     def finds_duplicates(self) -> bool:
@@ -133,10 +125,7 @@ def _passages(document: Document, clean: Callable[[str], tuple[str, str]]) -> Ou
 
 
 def clean_unicode(document: Document, settings: Settings) -> Outcome:
-    """Normalizes the characters of a document, and drops garbled passages.
-
-    Text is normalized to NFC, any whitespace becomes one space, and invisible characters are removed.
-    """
+    """Applies NFC, replaces whitespace by a space, removes invisible characters, drops garbled passages."""
 
     def clean(passage: str) -> tuple[str, str]:
         text = passage
@@ -201,11 +190,9 @@ _FUNCTIONS: dict[str, Callable[[Document, Settings], Outcome]] = {
 
 
 class Cleaner:
-    """Cleans documents, in the order of the corpus, and counts changed and dropped texts.
+    """Cleans documents, in the order of the corpus, and counts changed and dropped texts in `counts`.
 
-    Attributes:
-        counts: the numbers of `documents` and `bytes` that were read, and `steps`, the counts of each step.
-            Each part of a long document counts as a document.
+    Each part of a long document counts as a document.
     """
 
     def __init__(self, settings: Settings):

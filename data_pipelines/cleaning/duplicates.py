@@ -109,24 +109,17 @@ def row_hashes(values: np.ndarray) -> np.ndarray:
 
 
 class Writer:
-    """Collects the hashes and signatures of a run's documents, in the order in which they are added to it.
-
-    Attributes:
-        size: the approximate size of the collected data in memory, in bytes.
-    """
+    """Collects the hashes and signatures of a run's documents, in the order in which they are added to it."""
 
     def __init__(self, settings: Settings):
         self._exact, self._near = "exact" in settings.steps, "near" in settings.steps
         self._marks: list[tuple] = []
         self._hashes: list[bytes] = []
         self._signatures: list[np.ndarray] = []
-        self.size = 0
+        self.size = 0  # approximate size of the collected data in memory, in bytes
 
     def add(self, key: int, document: Document, begins: bool, counts: tuple[int, int, int]) -> None:
-        """Adds a document, or a part of one (`begins`: the first), that was added to the run.
-
-        `counts` are its numbers of tokens, of sentences and of [UNK].
-        """
+        """Adds a document, or a part (`begins`: the first), with its numbers of tokens, sentences, [UNK]."""
         folded = folded_text(document.passages)
         if self._exact:
             encoded = folded.encode("utf-8", "surrogatepass")
@@ -170,9 +163,8 @@ def drop(
 ) -> list[dict[str, Any]]:
     """Marks the duplicates among the documents of all runs as dropped.
 
-    `tokenized` are the results of `tokenizing.tokenize`, which are returned without the counts of the
-    duplicates, and with the counts of the cleaning steps. `path` returns the path of a file, given its name,
-    and `run_stage` runs (title, function, tasks) and returns the results in order.
+    Returns the results of `tokenizing.tokenize` without the counts of the duplicates. `run_stage` runs
+    (title, function, tasks) and returns the results in order.
     """
     groups = tuple(tuple(map(path, result["runs"])) for result in tokenized)
     if not any(groups):
@@ -197,11 +189,8 @@ def drop(
 def drop_duplicates(task: DropTask) -> dict[str, Any]:
     """Writes a mask of dropped documents next to each run.
 
-    An exact duplicate is counted only for the step `exact`.
-
-    Returns:
-        `groups`, for each one the counts of the `dropped` documents, and `histogram` and `smallest_keys` of
-        the `kept` ones, as `tokenizing.tokenize` returns them; `steps`, the counts and examples of each step.
+    An exact duplicate is counted only for the step `exact`. Returns the counts of `dropped` documents and the
+    histogram and keys of `kept` ones by group, and the counts and examples of each step.
     """
     runs = list(itertools.chain.from_iterable(task.groups))
     marks = [files.load_array(f"{run}.marks") for run in runs]
@@ -258,17 +247,15 @@ def _text(data: bytes) -> str:
 
 
 def find(step: str, keys: np.ndarray, values: Sequence[np.ndarray], threshold: float) -> np.ndarray:
-    """Returns pairs of duplicates, int64 [n, 2]: the kept and the other document.
+    """Returns pairs of duplicates, int64 [n, 2]: the kept and the other document, as positions in `keys`.
 
     For `near`, documents are compared if they agree in a band of their signatures. The documents of a band
     are sorted by key, which is a random order, and each is compared with the next 64. This covers all pairs
-    of a band of up to 65 documents, and bounds the work if a site repeats a template a million times.
+    of a band of up to 65 documents, and bounds the work if a site repeats a template a million times. Two
+    signatures are near duplicates from the fraction `threshold` of equal values.
 
-    Args:
-        step: `exact` or `near`.
-        keys: uint64 [documents], of all runs; pairs are of positions in it.
-        values: for each run, its hashes uint64 [n, 2] or signatures uint32 [n, PERMUTATIONS].
-        threshold: two signatures are near duplicates from this fraction of equal values.
+    `keys` are uint64 [documents]; `values` are for each run its hashes uint64 [n, 2] or signatures uint32 [n,
+    PERMUTATIONS].
     """
     hashes = np.concatenate([one if step == "exact" else row_hashes(one)[:, None] for one in values])
     order = np.lexsort((keys, *hashes.T))

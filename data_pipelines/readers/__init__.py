@@ -28,8 +28,6 @@ from data_pipelines.readers.documents import Document, Range, read_text
 
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # the beginning of a bzip2 stream and of its first block
 _LONGEST_STREAM = 32 << 20  # compressed bytes; longer streams are not searched for
-
-
 _HIGH_SKIPPED_FRACTION = 0.01  # of the records; some corpora have a few without text
 AUTO = "auto"
 TEXT_FIELD = "text"
@@ -51,21 +49,13 @@ COUNTS: tuple[str, ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """One format of a corpus.
+    """One format of a corpus."""
 
-    Attributes:
-        read: yields the documents that start in a range, and updates the counts.
-        splits: the unit at which a file can be split: "bytes", "records", or "" for none.
-        bzip2_streams: whether a .bz2 file of several streams may be split where a stream begins.
-        has_fields: whether a text field is read.
-        sentence_lines: whether a line is a sentence; in other formats, lines are split into sentences.
-    """
-
-    read: Callable[[Range, collections.Counter[str], str, bool], Iterator[Document]]
-    splits: str = "bytes"
-    bzip2_streams: bool = False
+    read: Callable[[Range, collections.Counter[str], str, bool], Iterator[Document]]  # updates the counts
+    splits: str = "bytes"  # the unit at which a file can be split: "bytes", "records", or "" for none
+    bzip2_streams: bool = False  # whether a .bz2 file may be split where one of its streams begins
     has_fields: bool = False
-    sentence_lines: bool = False
+    sentence_lines: bool = False  # whether a line is a sentence; in other formats, lines are split
 
 
 # By the value of --input_format.
@@ -129,10 +119,9 @@ def read_documents(
 ) -> Iterator[Document]:
     """Yields the documents that start in a range, which `split_ranges` returned for this format.
 
-    It keeps at most one document, of at most MAX_DOCUMENT_BYTES, and one line, page or record in memory.
-    `counts` is updated with "documents", "bytes" and COUNTS; "outside", lines outside <doc> elements, is a
-    lower bound: the split into ranges can hide some. For `spaces` see `documents.clean`. Raises UserError if
-    the file does not have its format.
+    It keeps at most one document and one line, page or record in memory. `counts` is updated with
+    "documents", "bytes" and COUNTS; "outside", lines outside <doc> elements, is a lower bound: the split into
+    ranges can hide some. For `spaces` see `documents.clean`.
     """
     counts = collections.Counter() if counts is None else counts
     for document in format_of(range_.path, format).read(range_, counts, text_field, spaces):
@@ -155,15 +144,9 @@ def skipped(counts: Mapping[str, int]) -> list[str]:
 def list_inputs(globs: str | Sequence[str], exclude: str = "") -> list[str]:
     """Returns the files that match the patterns, sorted and without duplicates.
 
-    Args:
-        globs: patterns, or one string of patterns separated by commas. ** matches nested folders, and a
-            folder means all files under it that are not hidden. A pattern is a local path or a URL
-            (gs://...); tfds:NAME is a data set of tensorflow-datasets, and hf:ORG/NAME is a data set on the
-            Hugging Face hub.
-        exclude: a file or a folder that the command writes; its files are not inputs.
-
-    Raises:
-        UserError: a pattern matches no file, a file is a pipe, or all files are empty.
+    Patterns are local paths, URLs, or names (tfds:NAME, hf:ORG/NAME), in one or several strings, in which
+    commas separate them. ** matches nested folders, and a folder means all files under it that are not
+    hidden. `exclude` is a file or a folder that the command writes; its files are not inputs.
     """
     patterns = [globs] if isinstance(globs, str) else globs
     patterns = [path for text in patterns for path in comma_lists.paths(text, lambda path: bool(_glob(path)))]
@@ -252,13 +235,12 @@ def file_size(path: str) -> int:
 
 def file_digest(path: str) -> dict[str, Any]:
     """Returns the size and the SHA-256 of a file, or of all files of a TFDS data set."""
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
     for each in tfds.files(path) if path.startswith(tfds.PREFIX) else [path]:
         with files.open_read(each) as file:
             while data := file.read(1 << 20):
                 digest.update(data)
-                size += len(data)
-    return {"bytes": size, "sha256": digest.hexdigest()}
+    return {"bytes": file_size(path), "sha256": digest.hexdigest()}
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
@@ -276,10 +258,10 @@ def short_names(paths: Sequence[str]) -> list[str]:
 
 
 def split_ranges(paths: Sequence[str], target_bytes: int, format: str = "text") -> list[Range]:
-    """Splits inputs, as `list_inputs` returns them, into ranges of about `target_bytes`.
+    """Splits inputs into ranges of about `target_bytes`, which depend only on the arguments.
 
-    An empty file has no range, and a compressed one usually a single range. The ranges depend only on the
-    arguments. Read in this order, they yield the documents in the order of the inputs.
+    An empty file has no range, and a compressed one usually a single range. Read in this order, they yield
+    the documents in the order of the inputs.
     """
     return [
         range_

@@ -26,20 +26,12 @@ _MAGIC = tuple(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Document:
-    """One document.
+    """One document."""
 
-    Attributes:
-        key: the name of the document, which is the same in every run: its URL or id, or its file and byte
-            offset.
-        passages: its sentences, or its paragraphs if they are not split yet; none of them is blank.
-        presplit: whether the passages are sentences.
-        part: the number of this part of a document of over MAX_DOCUMENT_BYTES; 0 otherwise.
-    """
-
-    key: str
-    passages: tuple[str, ...]
-    presplit: bool
-    part: int = 0
+    key: str  # the same in every run: its URL or id, or its file and byte offset
+    passages: tuple[str, ...]  # its sentences, or its paragraphs if they are not split yet; none is blank
+    presplit: bool  # whether the passages are sentences
+    part: int = 0  # the number of this part of a document of over MAX_DOCUMENT_BYTES
 
     @property
     def whole_key(self) -> str:
@@ -59,21 +51,13 @@ def utf8_size(text: str) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """The documents that start at bytes [start, end) of a file.
+    """The documents that start at bytes (of a TFDS data set, Parquet or Arrow: records) [start, end)."""
 
-    Attributes:
-        path: the file, or a TFDS data set as `bert_jax.io.tfds.find` names it.
-        name: a short name that does not depend on the folder of the corpus; part of document keys.
-        start: the first byte; for a TFDS data set, Parquet or Arrow, the first record.
-        end: the byte or record after the last one; None for a compressed file that is one range.
-        size: the size of the range in the file, in bytes.
-    """
-
-    path: str
-    name: str
+    path: str  # the file, or a TFDS data set as `bert_jax.io.tfds.find` names it
+    name: str  # does not depend on the folder of the corpus; part of document keys
     start: int
-    end: int | None
-    size: int
+    end: int | None  # None for a compressed file that is one range
+    size: int  # in the file, in bytes
 
 
 # Control characters that are not whitespace, and whitespace ones, except tabs and line ends.
@@ -257,10 +241,7 @@ def _cut_bytes(data: bytes) -> tuple[bytes, bytes]:
 def read_text(
     range_: Range, counts: collections.Counter[str], text_field: str, spaces: bool, presplit: bool = True
 ) -> Iterator[Document]:
-    """Yields the documents whose preceding blank line, or the start of the file, is in a range.
-
-    If `presplit`, a line is a sentence, else a paragraph.
-    """
+    """Yields the documents whose preceding blank line, or the start of the file, is in a range."""
     with open_lines(range_, counts) as lines:
         owned = lines.offset == lines.data_start and (range_.end is None or lines.offset < range_.end)
         document: Passages | None = None

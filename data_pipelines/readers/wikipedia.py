@@ -2,6 +2,7 @@
 
 import bz2
 import collections
+import itertools
 import re
 from collections.abc import Iterator
 from xml.sax import saxutils
@@ -64,11 +65,7 @@ def read_xml(
 
 
 def _hidden_namespaces(range_: Range) -> frozenset[str]:
-    """Returns the English names of hidden namespaces, and their names in the dump's header, in lower case.
-
-    Raises:
-        UserError: the file is not XML.
-    """
+    """Returns the names of hidden namespaces, in English and in the dump's header, in lower case."""
     with opened(range_.path) as file:
         head = file.read(_HEADER_BYTES)
     check_head(head, range_.path)
@@ -120,48 +117,32 @@ def _bzip2_chunks(range_: Range) -> Iterator[tuple[bytes, bool]]:
 
 def _pages(chunks: Iterator[tuple[bytes, bool]], counts: collections.Counter[str]) -> Iterator[bytes]:
     """Yields the <page> elements that start in the chunks of the range, truncated if they are too long."""
-    buffer, own_end, ended = b"", 0, False  # own_end: the end of the range's own bytes in the buffer
-
-    def grow() -> None:
-        nonlocal buffer, own_end, ended
-        data, own = next(chunks, (b"", False))
-        own_end = len(buffer) + len(data) if own else own_end
+    buffer, own_end = b"", 0  # own_end: the end of the range's own bytes in the buffer
+    for data, own in itertools.chain(chunks, [(b"", False)]):
         buffer += data
-        ended = not data
-
-    while True:
-        begin = buffer.find(_OPEN)
-        if begin < 0:
-            drop = max(0, len(buffer) - len(_OPEN) + 1)
-            buffer, own_end = buffer[drop:], own_end - drop
-            if ended or (buffer and own_end <= 0):
+        own_end = len(buffer) if own else own_end
+        while (begin := buffer.find(_OPEN)) >= 0:
+            if begin >= own_end:
                 return
-            grow()
-            continue
-        if begin >= own_end:
-            return
-        buffer, own_end = buffer[begin:], own_end - begin
-        searched = len(_OPEN)
-        while True:
-            close = buffer.find(_CLOSE, searched)
-            following = buffer.find(_OPEN, searched)
-            if close >= 0 and (following < 0 or close < following):
+            close, following = buffer.find(_CLOSE, begin), buffer.find(_OPEN, begin + len(_OPEN))
+            if close >= 0 and not 0 <= following < close:
                 end = close + len(_CLOSE)
-                break
-            if following >= 0 or ended:
+            elif following >= 0 or not data:
                 counts["unclosed"] += 1
                 end = following if following >= 0 else len(buffer)
-                break
-            if len(buffer) > MAX_PAGE_BYTES:
+            elif len(buffer) - begin > MAX_PAGE_BYTES:
                 end = len(buffer)
+            else:
                 break
-            searched = max(len(_OPEN), len(buffer) - len(_CLOSE) + 1)
-            grow()
-        if end > MAX_PAGE_BYTES:
-            counts["long_documents"] += 1
-            end = MAX_PAGE_BYTES
-        yield buffer[:end]
-        buffer, own_end = buffer[end:], own_end - end
+            counts["long_documents"] += end - begin > MAX_PAGE_BYTES
+            end = min(end, begin + MAX_PAGE_BYTES)
+            yield buffer[begin:end]
+            buffer, own_end = buffer[end:], own_end - end
+        else:  # only the beginning of a tag may be left
+            drop = max(0, len(buffer) - len(_OPEN) + 1)
+            buffer, own_end = buffer[drop:], own_end - drop
+            if buffer and own_end <= 0:
+                return
 
 
 def _documents(

@@ -37,18 +37,13 @@ def make_pairs(
     nsp: str = "next",
     template: templates.Template = templates.BERT,
 ) -> Iterator[Pair]:
-    """Yields the pairs of passes over all documents, in order.
+    """Yields the pairs of passes over documents, in order; the last pass may be incomplete.
 
-    Args:
-        documents: documents with at least one sentence; at least two documents for "next".
-        max_seq_length: the maximum number of tokens in a sequence, at least `shortest(template)`.
-        rng: used in the order of the reference, so a caller that samples the masks of a pair from it before
-            it requests the next pair gets the instances of the reference.
-        short_seq_prob: the probability of a shorter target length.
-        passes: the number of passes, which may end within the last one.
-        nsp: "next" for next-sentence pairs; "sop" if B always follows A in the text, and the two are swapped
-            half the time (ALBERT, Lan et al. 2020, section 3.1); "none" for A only.
-        template: the template of a sequence, which determines the number of special tokens.
+    `rng` is used in the order of the reference, so a caller that samples the masks of a pair from it before
+    it requests the next pair gets the instances of the reference. `nsp` is "next" for next-sentence pairs,
+    which need two documents; "sop" if B always follows A in the text, and the two are swapped half the time
+    (ALBERT, Lan et al. 2020, section 3.1); "none" for A only. `short_seq_prob` is the probability of a
+    shorter target length.
     """
     for number in range(round(passes * len(documents))):
         index = number % len(documents)

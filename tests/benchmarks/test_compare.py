@@ -85,38 +85,6 @@ def test_a_session_survives_failing_and_hanging_processes(compare, tmp_path, cap
     assert [one["round"] for one in stored] == [4, 5, 0]
 
 
-# A side that reports when it is set up.
-SIDE = """
-import sys, time
-sys.path.insert(0, {folder!r})
-import measure
-print("set up")
-calls = []
-def call():
-    calls.append(1)
-    if len(calls) == 6:  # the one that is timed in the second turn
-        {second}
-case = measure.Case(what={{"side": {side!r}}}, unit="calls/s", amount=1, call=call)
-args = type("args", (), dict(in_turn="--in_turn" in sys.argv, steps=1))
-measure.take_turns(args, {side!r}, [case])
-"""
-
-
-def test_sides_alternate_without_being_set_up_again(compare, tmp_path, capsys):
-    def side(name, second):
-        code = SIDE.format(folder=str(FOLDER), side=name, second=second)
-        return compare.turns.Turn(name, [sys.executable, "-c", code], stays=True)
-
-    session = compare.turns.Session(60, tmp_path, patience=0)
-    turns = [side("one", "pass"), side("two", "raise MemoryError('too much')"), side("three", "pass")]
-    found = session.run(turns, 3, first=2)
-    order = [(one["round"], one["side"]) for one in found]
-    rest = [(number, name) for number in (3, 4) for name in ("one", "three")]
-    assert order == [(2, "one"), (2, "two"), (2, "three"), *rest]
-    assert "two, round 3: failed (MemoryError: too much)" in capsys.readouterr().err
-    assert (tmp_path / "log.txt").read_text().count("set up\n") == 3
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["train", "finetune", "forward", "checkpoint"])
 def test_every_part_on_the_cpu(part):

@@ -1,14 +1,12 @@
 """Random models with each head, and their folders."""
 
-import numpy as np
 import pytest
+from support.conversions import random_model
 from support.pretrained import vocabulary  # noqa: F401
 
 from bert_jax import tokenization
-from bert_jax.convert import Model
 from bert_jax.convert.families import bert
-from bert_jax.convert.formats import huggingface_export
-from bert_jax.models import assembled
+from bert_jax.convert.formats import huggingface
 from bert_jax.models.config import EncoderConfig
 
 WORDS = "the capital of france is paris and a small cat sat on un ##aff ##able ##s , .".split()
@@ -40,13 +38,9 @@ def make_model(tokenizer):
         )
         groups = [x.strip("()") for x in bert.FAMILY.heads[head] if pooler or x != "(pooler)"]
         classes = 1 if head == "multiple_choice" else classes
-        generator = np.random.default_rng(3)
-        params = {
-            name: generator.normal(1.0 if name.endswith("scale") else 0.0, 0.3, shape).astype(np.float32)
-            for name, shape in assembled.shapes(config, tuple(groups), classes).items()
-        }
         labels = tuple("abcdefgh"[:classes]) if "classifier" in groups and classes > 1 else None
-        return Model(config, params, head, tokenizer, labels, "the source")
+        named = {"tokenizer": tokenizer, "labels": labels, "source": "the source"}
+        return random_model(config, head, groups, classes, **named)
 
     return make
 
@@ -59,7 +53,7 @@ def export(tmp_path, make_model):
         folder = tmp_path / "huggingface"
         folder.mkdir()
         model = make_model(*args, **fields)
-        huggingface_export.write(model, folder)
+        huggingface.FORMAT.write(model, folder)
         return folder, model
 
     return write

@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 
 from bert_jax import cli, convert
 from bert_jax.convert import conversion, formats, parity
-from bert_jax.convert.formats import huggingface_export
+from bert_jax.convert.formats import huggingface
 from bert_jax.errors import StorageError, UserError
 
 
@@ -92,7 +92,7 @@ def test_a_full_disk_ends_a_conversion_in_one_line(export, monkeypatch, tmp_path
     def fail(*args, **fields):
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(huggingface_export, "save_file", fail)
+    monkeypatch.setattr(huggingface, "save_file", fail)
     output = tmp_path / "out"
     with pytest.raises(StorageError, match=r"--output=.*cannot be written"):
         conversion.convert(str(folder), str(output), "huggingface", log=lambda line: None)

@@ -8,7 +8,7 @@ import pytest
 from support.fine_tuned import make_run
 
 from bert_jax.convert import model_card
-from bert_jax.convert.formats import huggingface, huggingface_export, work_directory
+from bert_jax.convert.formats import huggingface, work_directory
 
 SCORES = [
     "## Held-out results",
@@ -95,7 +95,7 @@ def test_labels_and_problem_type_of_an_export_survive_the_way_back(
     model = work_directory.FORMAT.read(run)
     for folder in ("there", "again"):
         (tmp_path / folder).mkdir()
-        huggingface_export.write(model, tmp_path / folder)
+        huggingface.FORMAT.write(model, tmp_path / folder)
         config = json.loads((tmp_path / folder / "config.json").read_text())
         assert config["problem_type"] == problem_type
         if labels is None:

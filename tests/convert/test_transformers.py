@@ -6,7 +6,7 @@ import pytest
 from bert_jax import tokenization
 from bert_jax.convert import HEADS
 from bert_jax.convert.families import bert
-from bert_jax.convert.formats import huggingface, huggingface_export
+from bert_jax.convert.formats import huggingface
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.inference.embedding import Embedder
 
@@ -26,7 +26,7 @@ def load(head, folder):
 @pytest.mark.parametrize("head", bert.FAMILY.heads)
 def test_auto_classes_load_every_head(make_model, tmp_path, head):
     model = make_model(head, pooler=head == "none")  # as transformers' own classes have it
-    huggingface_export.write(model, tmp_path)
+    huggingface.FORMAT.write(model, tmp_path)
     theirs = load(head, tmp_path)
     ours = sum(array.size for array in model.params.values())
     assert sum(p.numel() for p in theirs.parameters()) == ours
@@ -38,7 +38,7 @@ def test_auto_classes_load_every_head(make_model, tmp_path, head):
 def test_exported_tokenizers_give_the_same_ids(make_model, tmp_path, shared_data, vocabulary):
     tokenizer = tokenization.load(shared_data / "vocab" / vocabulary)
     model = make_model(vocab_size=tokenizer.vocab_size).replace(tokenizer=tokenizer)
-    huggingface_export.write(model, tmp_path)
+    huggingface.FORMAT.write(model, tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     texts = ["Naïve unaffable Ärger, 东京 isn't far!", "The Quick brown\tfox\u00a0jumps.", "x" * 90]
     for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
@@ -52,7 +52,7 @@ def test_sentence_transformers_gives_the_same_vectors(make_model, tmp_path, pool
     sentence_transformers = pytest.importorskip("sentence_transformers")
     sentence = SentenceVectors(pooling, pooling != "max", 8, {"query": "paris is "})
     model = make_model("none").replace(sentence=sentence)
-    huggingface_export.write(model, tmp_path)
+    huggingface.FORMAT.write(model, tmp_path)
     assert huggingface.FORMAT.read(tmp_path).sentence == sentence
     theirs = sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu")
     texts = ["the cat sat", "a small cat sat on the capital of france and paris", "un"]

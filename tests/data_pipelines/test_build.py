@@ -2,33 +2,18 @@
 
 import collections
 import dataclasses
-import itertools
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.builds import contents
+from support.builds import contents, sequences
 
 from bert_jax import cli, tokenization
 from bert_jax.data import records
 from bert_jax.errors import UserError
 from bert_jax.tokenization import templates
 from data_pipelines import build, readers
-
-
-def sequences(directory, split):
-    """(A's ids, B's ids, label) of all sequences of a split."""
-    dataset = records.open_dataset(directory, split)
-    batch = dataset.batch(np.arange(len(dataset)))
-    for row in range(len(dataset)):
-        length = batch["lengths"][row]
-        edges = [start for start in batch["starts"][row] if start < length] + [length]
-        for number, (start, end) in enumerate(itertools.pairwise(edges)):
-            ids = batch["input_ids"][row, start:end].tolist()
-            first = batch["first_lengths"][row, number]
-            yield ids[1 : first - 1], ids[first:-1], batch["next_sentence_labels"][row, number]
-            assert (ids[0], ids[first - 1], ids[-1]) == (2, 3, 3)
 
 
 @pytest.mark.parametrize("several_buckets", [False, True])
@@ -48,15 +33,17 @@ def test_records_hold_pairs_of_the_text(options, several_buckets, request):
         found = list(sequences(options.output, split))
         assert len(found) == manifest["splits"][split]["sequences"]
         assert sum(label for *_, label in found) == manifest["splits"][split]["random_next"]
-        for first, second, label in found:
+        for ids, first, label in found:
+            assert (ids[0], ids[first - 1], ids[-1]) == (2, 3, 3)
+            segments = ids[1 : first - 1], ids[first:-1]
             sides = [
-                {d for d, ids in text.items() if " " + " ".join(map(str, side)) + " " in ids}
-                for side in (first, second)
+                {d for d, words in text.items() if " " + " ".join(map(str, segment)) + " " in words}
+                for segment in segments
             ]
             assert sides[0] and sides[1]
             if not label:
                 assert sides[0] & sides[1]
-            owners[split] |= {number[token] for side in (first, second) for token in side if token in number}
+            owners[split] |= {number[token] for token in ids if token in number}
     # Each document is in one split; none is lost.
     assert not owners["train"] & owners["eval"]
     assert len(owners["train"] | owners["eval"]) == 60

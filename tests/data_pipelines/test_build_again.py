@@ -12,7 +12,7 @@ from support.builds import contents, interrupted
 
 from bert_jax.errors import UserError
 from bert_jax.tokenization import byte_bpe, templates
-from data_pipelines import build, output
+from data_pipelines import build
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,7 +40,7 @@ def test_unfinished_records_of_other_settings_are_dropped_only_when_asked(option
         with pytest.raises(KeyboardInterrupt):
             build.build(options)
     others = dataclasses.replace(options, seed=8)
-    left = Path(options.output) / output.UNFINISHED / "left"
+    left = Path(options.output) / build.UNFINISHED / "left"
     left.write_text("of seed 7")
     with pytest.raises(UserError, match=r"unfinished run .*seed 7, not 8.*--overwrite"):
         build.build(others)
@@ -166,7 +166,7 @@ def test_interrupted_it_goes_on_and_the_bytes_are_the_same(options, small_steps,
 
 
 def test_two_builds_of_one_directory(options):
-    unfinished = Path(options.output) / output.UNFINISHED
+    unfinished = Path(options.output) / build.UNFINISHED
     unfinished.mkdir(parents=True)
     with open(unfinished / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

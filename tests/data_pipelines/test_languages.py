@@ -2,13 +2,12 @@
 
 import collections
 import dataclasses
-import itertools
 import random
 
 import numpy as np
 import pytest
+from support import builds
 
-from bert_jax.data import records
 from data_pipelines import build
 
 SIZES = {"aa": 1600, "bb": 500, "cc": 150, "dd": 40, "ee": 8}  # documents
@@ -55,14 +54,8 @@ def options(corpus, tmp_path):
 
 def sequences(directory, split, tokens):
     """The words of each sequence, with its label, in the order of the rows."""
-    dataset = records.open_dataset(directory, split)
-    batch = dataset.batch(np.arange(len(dataset)))
-    for row in range(len(dataset)):
-        length = batch["lengths"][row]
-        edges = [start for start in batch["starts"][row] if start < length] + [length]
-        labels = batch["next_sentence_labels"][row]
-        for label, (start, end) in zip(labels, itertools.pairwise(edges), strict=False):
-            yield [tokens[i] for i in batch["input_ids"][row, start:end]], int(label)
+    for ids, _, label in builds.sequences(directory, split):
+        yield [tokens[i] for i in ids], label
 
 
 def words_by_language(found):

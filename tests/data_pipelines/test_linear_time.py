@@ -9,6 +9,7 @@ import json
 
 import pytest
 from support import growth
+from support.builds import read_documents
 
 from bert_jax.tasks.question_answering.question_files import read_questions
 from data_pipelines import cleaning, readers, sentences, vocabulary
@@ -22,12 +23,6 @@ pytestmark = pytest.mark.timeout(300)
 
 def line(unit, before="", after=""):
     return before + unit * (SIZE // len(unit)) + after
-
-
-def documents(path, format, content):
-    path.write_text(content)
-    for range_ in readers.split_ranges([str(path)], 1 << 30, format):
-        yield from readers.read_documents(range_, format)
 
 
 def dump(text):
@@ -61,7 +56,8 @@ LINES = {
 def test_readers(tmp_path, format):
     for unit, before, after in LINES[format]:
         text = line(unit, before, after)
-        list(documents(tmp_path / "x", format, dump(text) if format == "wikipedia_xml" else text))
+        (tmp_path / "x").write_text(dump(text) if format == "wikipedia_xml" else text)
+        read_documents(tmp_path / "x", format)
 
 
 def test_long_paragraphs_are_split_as_short_ones_are():
@@ -101,7 +97,6 @@ OF_ANY_TEXT = {
     "unescape": plain.unescape,
     "plain": lambda text: list(plain.text_document("", text, collections.Counter(), False)),
     "short parts": lambda text: list(plain.split_long(text, 1000)),
-    "characters": lambda text: vocabulary.character_counts([text]),
     "long words": lambda text: vocabulary._LONG_BPE_WORD.sub("", vocabulary._LONG_WORD.sub("", text)),
 }
 

@@ -143,15 +143,6 @@ def test_wrong_flags(text, tmp_path, monkeypatch, capfd, flags):
     assert error.startswith("bert-jax: error: ") and error.count("\n") == 1
 
 
-def test_a_failure_leaves_the_old_output(text, tmp_path, monkeypatch):
-    output = tmp_path / "vocab.txt"
-    output.write_text("old")
-    monkeypatch.setitem(vocabulary.TRAINERS, "wordpiece", vocabulary.Trainer(lambda *args: 1 / 0, 1000, ()))
-    with pytest.raises(ZeroDivisionError):
-        train(text, "text", str(output), size=600, overwrite=True)
-    assert output.read_text() == "old"
-
-
 @pytest.fixture
 def two_languages(tmp_path):
     """A large input and one of a hundredth of it, of other letters."""

@@ -52,61 +52,34 @@ def finetune(given, workdir):
     return fine_tuned.command(given, workdir, given / "pretrained", *flags)
 
 
-# The arguments of each command; it writes to OUT.
+# The arguments of commands that read files in GIVEN and write to OUT; `arguments` has the other two.
 COMMANDS = {
-    "vocab": lambda given, out: [
-        "vocab",
-        f"--input={given}/corpus.txt",
-        f"--output={out}/v.txt",
-        "--size=300",
-    ],
-    "data": lambda given, out: [
-        "data",
-        f"--input={given}/corpus.txt",
-        f"--vocab={given}/vocab.txt",
-        f"--output={out}/records",
-        "--max_seq_length=32",
-        "--workers=2",
-        "--eval_fraction=0.1",
-        "--dupe_factor=3",
-        "--clean=exact",
-    ],
-    "pretrain": lambda given, out: processes.command(
-        out / "run", given / "records", **{"checkpoint.every": 2, "eval.every": 4}
+    "vocab": "vocab --input=GIVEN/corpus.txt --output=OUT/v.txt --size=300",
+    "data": (
+        "data --input=GIVEN/corpus.txt --vocab=GIVEN/vocab.txt --output=OUT/records --max_seq_length=32 "
+        "--workers=2 --eval_fraction=0.1 --dupe_factor=3 --clean=exact"
     ),
-    "finetune": lambda given, out: finetune(given, out / "run"),
-    "evaluate": lambda given, out: [
-        "evaluate",
-        f"--workdir={given}/finetuned",
-        f"--input={given}/new.csv",
-        f"--output={out}/scored.tsv",
-    ],
-    "predict": lambda given, out: [
-        "predict",
-        f"--workdir={given}/finetuned",
-        f"--input={given}/new.csv",
-        f"--output={out}/predicted.jsonl",
-    ],
-    "embed": lambda given, out: [
-        "embed",
-        f"--model={given}/pretrained",
-        f"--input={given}/texts.txt",
-        f"--output={out}/vectors.npy",
-    ],
-    "convert-huggingface": lambda given, out: [
-        "convert",
-        f"--input={given}/pretrained",
-        f"--output={out}/exported",
-        "--to=huggingface",
-    ],
-    "convert-native": lambda given, out: [
-        "convert",
-        f"--input={given}/pretrained",
-        f"--output={out}/exported",
-        "--to=bert_jax",
-    ],
-    "plot": lambda given, out: ["plot", f"--workdir={given}/pretrained", f"--output={out}/curves.png"],
+    "pretrain": "",
+    "finetune": "",
+    "evaluate": "evaluate --workdir=GIVEN/finetuned --input=GIVEN/new.csv --output=OUT/scored.tsv",
+    "predict": "predict --workdir=GIVEN/finetuned --input=GIVEN/new.csv --output=OUT/predicted.jsonl",
+    "embed": "embed --model=GIVEN/pretrained --input=GIVEN/texts.txt --output=OUT/vectors.npy",
+    "convert-huggingface": "convert --input=GIVEN/pretrained --output=OUT/exported --to=huggingface",
+    "convert-native": "convert --input=GIVEN/pretrained --output=OUT/exported --to=bert_jax",
+    "plot": "plot --workdir=GIVEN/pretrained --output=OUT/curves.png",
 }
+
+
+def arguments(name, given, out):
+    if name == "pretrain":
+        fields = {"checkpoint.every": 2, "eval.every": 4}
+        return processes.command(out / "run", given / "records", **fields)
+    if name == "finetune":
+        return finetune(given, out / "run")
+    words = COMMANDS[name].split()
+    return [word.replace("GIVEN", str(given)).replace("OUT", str(out)) for word in words]
+
+
 RESUMABLE = ("data", "pretrain", "finetune")
 
 
@@ -170,14 +143,14 @@ def assert_nothing_half(name, out, expected):
 def test_killed_at_any_moment_the_same_command_then_succeeds(server, given, tmp_path):
     rng, tally, output = random.Random(50), collections.Counter(), tmp_path / "output"
     expected, seconds = {}, {}
-    for name, command in COMMANDS.items():
+    for name in COMMANDS:
         expected[name] = tmp_path / "expected" / name
         expected[name].mkdir(parents=True)
-        assert server.run(command(given, expected[name]), output) == 0, output.read_text()
+        assert server.run(arguments(name, given, expected[name]), output) == 0, output.read_text()
         shutil.rmtree(expected[name])  # compiled programs are kept: this run was slower than the next ones
         expected[name].mkdir()
         began = time.monotonic()
-        assert server.run(command(given, expected[name]), output) == 0, output.read_text()
+        assert server.run(arguments(name, given, expected[name]), output) == 0, output.read_text()
         seconds[name] = time.monotonic() - began
     began, number = time.monotonic(), 0
     while sum(tally.values()) < KILLS:
@@ -186,7 +159,7 @@ def test_killed_at_any_moment_the_same_command_then_succeeds(server, given, tmp_
         out = tmp_path / str(number) / name
         out.mkdir(parents=True)
         number += 1
-        command = COMMANDS[name](given, out)
+        command = arguments(name, given, out)
         server.start(command, output)
         time.sleep(rng.uniform(0.02, seconds[name]))
         server.kill(sent)

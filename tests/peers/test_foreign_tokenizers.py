@@ -7,7 +7,7 @@ from support import vocabularies
 
 from bert_jax import tokenization
 from bert_jax.convert import conversion, loading
-from bert_jax.convert.formats import huggingface_export
+from bert_jax.convert.formats import huggingface
 from bert_jax.tokenization import byte_bpe, templates
 
 transformers = pytest.importorskip("transformers")
@@ -49,7 +49,7 @@ def test_a_roberta_with_a_wordpiece_vocabulary(source, tmp_path, template):
     vocabularies.write_folder(source, "roberta", len(vocabularies.WORDPIECES), files)
     model = loading.load(str(source), log=lambda line: None)
     tokenizer = tokenization.load(source / "vocab.txt", template=template)
-    huggingface_export.write(model.replace(tokenizer=tokenizer), source)
+    huggingface.FORMAT.write(model.replace(tokenizer=tokenizer), source)
     check_ids(source, tmp_path / "out")
     ids = transformers.AutoTokenizer.from_pretrained(source)("a", "a")["input_ids"]
     assert len(ids) == 2 + template.special_count(pair=True)

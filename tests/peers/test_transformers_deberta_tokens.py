@@ -5,16 +5,15 @@ import random
 import unicodedata
 from pathlib import Path
 
-import numpy as np
 import pytest
 import sentencepiece
 from support import albert_reference, vocabularies
+from support.conversions import random_model
 from support.models import small_of
 
 from bert_jax import tokenization
-from bert_jax.convert import Model, families, loading
+from bert_jax.convert import families, loading
 from bert_jax.convert.formats import huggingface
-from bert_jax.models import assembled
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.peer
@@ -72,9 +71,7 @@ def test_an_exported_folder(released, tmp_path, version_5):
         (source / "config.json").write_text('{"model_type": "deberta-v2"}')
     tokenizer = tokenization.load(source if version_5 else released)
     config = small_of(families.FAMILIES["deberta-v2"]).replace(vocab_size=tokenizer.vocab_size + 3)
-    shapes = assembled.shapes(config, ("encoder",))
-    params = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
-    huggingface.FORMAT.write(Model(config, params, tokenizer=tokenizer), output)
+    huggingface.FORMAT.write(random_model(config, "none", tokenizer=tokenizer), output)
     theirs = transformers.AutoTokenizer.from_pretrained(output)
     texts = [text for text in random_texts(COUNT) if not any(map(extends, text))]
     found = theirs(texts, add_special_tokens=False)["input_ids"]

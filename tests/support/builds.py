@@ -1,10 +1,38 @@
-"""What tests of `bert-jax data` share: the files of a directory, and interruptions."""
+"""What tests of `bert-jax data` share: documents, sequences, the files of a directory, and interruptions."""
 
 import contextlib
+import itertools
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from bert_jax.data import records
+from data_pipelines import readers
+
+
+def stream_documents(paths, format="text", target=1 << 30, counts=None, text_field="text"):
+    """Yields the documents of a file or of several, which are read in ranges of about `target` bytes."""
+    paths = paths if isinstance(paths, list) else [str(paths)]
+    for range_ in readers.split_ranges(paths, target, format):
+        yield from readers.read_documents(range_, format, counts, text_field)
+
+
+def read_documents(*args, **options):
+    return list(stream_documents(*args, **options))
+
+
+def sequences(directory, split):
+    """Yields (ids, number of ids of the first segment, label) of all sequences of a split."""
+    dataset = records.open_dataset(directory, split)
+    batch = dataset.batch(np.arange(len(dataset)))
+    for row in range(len(dataset)):
+        length = batch["lengths"][row]
+        edges = [start for start in batch["starts"][row] if start < length] + [length]
+        for number, (start, end) in enumerate(itertools.pairwise(edges)):
+            fields = (batch[name][row, number] for name in ("first_lengths", "next_sentence_labels"))
+            yield batch["input_ids"][row, start:end].tolist(), *map(int, fields)
 
 
 def contents(directory):

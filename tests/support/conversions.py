@@ -5,19 +5,22 @@ import importlib.util
 import numpy as np
 import pytest
 
-from bert_jax.convert import Model
-from bert_jax.convert.families import bert
+from bert_jax.convert import Model, families
 from bert_jax.models import assembled
 
 
-def random_model(config, head="pretraining", seed=0, **fields):
-    """Returns a model without constant parameters, so that tests notice missing or confused ones."""
-    rng = np.random.default_rng(seed)
+def random_model(config, head="pretraining", groups=(), classes=2, source="tiny", **fields):
+    """Returns a model without constant parameters, so that tests notice missing or confused ones.
+
+    `groups` are its parameter groups, by default all that the head may have.
+    """
+    rng, family = np.random.default_rng(0), families.of(config)
+    module = family.module(config, groups or family.allowed(head), head, classes)
     params = {
-        name: (rng.normal(0, 0.2, shape) + name.endswith("/scale")).astype(np.float32)
-        for name, shape in assembled.shapes(config, tuple(bert.FAMILY.allowed(head))).items()
+        name: (rng.normal(0, 0.2, one.shape) + name.endswith("/scale")).astype(np.float32)
+        for name, one in assembled.parameters(module).items()
     }
-    return Model(config, params, head, source="tiny", **fields)
+    return Model(config, params, head, source=source, **fields)
 
 
 def check_equal(one, other):

@@ -40,42 +40,26 @@ HEADS = {
 USUAL = tuple(head for head in HEADS if head not in ("pretraining", "replaced_tokens"))
 
 
-def sentencepiece_model():
+def learned(name, unk, bos, eos, **options):
+    """Returns a SentencePiece model in a file of this name."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXT),
-        model_writer=model,
-        vocab_size=34,
-        pad_id=0,
-        unk_id=1,
-        bos_id=-1,
-        eos_id=-1,
-        control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+        sentence_iterator=iter(TEXT), model_writer=model, vocab_size=34, minloglevel=2,
+        pad_id=0, unk_id=unk, bos_id=bos, eos_id=eos,
         normalization_rule_name="identity",  # other rules add 240 kB of tables
-        minloglevel=2,
-    )
-    return {"spiece.model": model.getvalue()}
+        **options,
+    )  # fmt: skip
+    return {name: model.getvalue()}
+
+
+def sentencepiece_model():
+    return learned("spiece.model", 1, -1, -1, control_symbols=["[CLS]", "[SEP]", "[MASK]"])
 
 
 def deberta_model():
     """Returns a SentencePiece model like DeBERTa's, which does not contain [MASK]."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXT),
-        model_writer=model,
-        vocab_size=34,
-        pad_id=0,
-        bos_id=1,
-        eos_id=2,
-        unk_id=3,
-        pad_piece="[PAD]",
-        bos_piece="[CLS]",
-        eos_piece="[SEP]",
-        unk_piece="[UNK]",
-        normalization_rule_name="identity",
-        minloglevel=2,
-    )
-    return {"spm.model": model.getvalue()}
+    pieces = dict(pad_piece="[PAD]", bos_piece="[CLS]", eos_piece="[SEP]", unk_piece="[UNK]")
+    return learned("spm.model", 3, 1, 2, **pieces)
 
 
 def sizes(vocabulary, layers, **fields):

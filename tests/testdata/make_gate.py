@@ -3,11 +3,10 @@
     python tests/testdata/make_gate.py --check                  what differs from what is recorded
     python tests/testdata/make_gate.py [--only=programs,...]    records anew, after an intended change
     python tests/testdata/make_gate.py --only=programs:pretrain/mini,losses:tags    one group of a section
-    python tests/testdata/make_gate.py --new_runs               also writes new work directories to resume
 
 Describe each intended change in one line of tests/testdata/gate/CHANGES.md. The work directories in gate/runs
-stand for those that users have: they are not written anew because the code changed. Where a resumed run is
-meant to end in other numbers, --only=ends records the new end of the old directory.
+stand for those that users have, and are never written anew. Where a resumed run is meant to end in other
+numbers, --only=ends records the new end of the old directory.
 """
 
 import argparse
@@ -91,12 +90,9 @@ def main():
     )
     parser.add_argument("--check", action="store_true", help="compare, and write nothing")
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, or SECTION:GROUP, with commas")
-    parser.add_argument("--new_runs", action="store_true", help="write new work directories first")
     arguments = parser.parse_args()
     failed = False
     with tempfile.TemporaryDirectory() as scratch:
-        if arguments.new_runs and not arguments.check:
-            workdirs.write_runs(Path(scratch) / "runs")
         for part in arguments.only.split(","):
             section, _, only = part.partition(":")
             if section not in SECTIONS or (only and section in ("records", "conversions", "predictions")):

@@ -10,7 +10,7 @@ from support import vocabularies
 
 from bert_jax import tokenization
 from bert_jax.convert import loading
-from bert_jax.convert.formats import huggingface_export
+from bert_jax.convert.formats import huggingface
 from bert_jax.errors import UserError
 from bert_jax.tokenization import byte_bpe, templates
 
@@ -120,7 +120,7 @@ def test_a_unigram_tokenizer_json_has_the_ids_of_its_model(tmp_path, name):
     """A tokenizer.json without a SentencePiece model, as transformers 5 saves it, gives the model's ids."""
     if name == "AlbertTokenizer":
         model = tokenization.load(TESTDATA / "albert" / "masked_lm")
-        content = json.loads(huggingface_export.albert_rust(model).to_str())
+        content = json.loads(huggingface.albert_rust(model).to_str())
     else:
         model = tokenization.load(vocabularies.fairseq_model(tmp_path))
         special = [{"id": i, "content": model.tokens[i], "special": True} for i in model.special_ids.values()]

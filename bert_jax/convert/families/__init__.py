@@ -1,18 +1,7 @@
 """Registers the supported model families, with one record for each.
 
-To add a family, add a module with its `Family`, of about 100 lines, and an entry in `FAMILIES`:
-
-1. Configuration: `fields`, `fixed`, `constants`, `checked`, `defaults`, and `read_more` and `write_more` for
-    everything else.
-2. Names: `table` has each parameter in each kind of file, mostly by `param_mapping.modules`. Parameters of
-   layers are under `param_mapping.LAYERS`, and their names have `{layer}`, or `{group}` and `{member}` for
-   layers that share their parameters. A name that depends on the head is an entry with `heads`; a tensor of
-   several parameters has an entry for each, with its `part`.
-3. Heads: `heads` lists the parameter groups of each, `classifiers` and `masked_lm` describe them.
-4. Tokenizer: an entry of `bert_jax.tokenization.families.RECORDS`.
-5. TF1 checkpoints, if there are any: `tensorflow`.
-6. `sizes` of the released models. Tests have their published parameter counts, and folders and outputs of
-   transformers for every head (tests/testdata/make_families.py).
+To add one, add a module with its `Family`, an entry in `FAMILIES` and in `bert_jax.tokenization.families`,
+and folders and outputs of transformers for every head (tests/testdata/make_families.py).
 """
 
 import dataclasses
@@ -51,10 +40,7 @@ _WITHOUT_FILES: dict[str, Family] = {
 
 
 def of(config: EncoderConfig) -> Family:
-    """Returns the family of an encoder.
-
-    For an encoder without a family it is BERT, whose heads it has; such a model cannot be written.
-    """
+    """Returns the family of an encoder; BERT, whose heads it has, for one that no format can store."""
     return _family(config.model_type, config.tie_word_embeddings)
 
 
@@ -72,11 +58,9 @@ def check_known(config: EncoderConfig) -> None:
 
 
 def check_rows(tokenizer: tokenization.Tokenizer, config: EncoderConfig, owner: str) -> None:
-    """Raises UserError unless a tokenizer has the row template of a new model's family.
-
-    Token types are ignored for a model with at most one. `owner` names what has the template.
-    """
+    """Raises UserError unless a tokenizer has the rows of a new model; `owner` names what has it."""
     family = of(config)
+    # A model with at most one token type ignores the types.
     ours, theirs = (
         [place if config.type_vocab_size > 1 else place[0] for place in template.places("pair")]
         for template in (family.tokenizer.template, tokenizer.template)

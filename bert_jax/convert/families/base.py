@@ -48,88 +48,59 @@ _WRAPPERS = re.compile(r"((module|_orig_mod|_fsdp_wrapped_module|0\.auto_model)\
 
 @dataclasses.dataclass(frozen=True)
 class TensorFlowConfig:
-    """The configuration file next to the TF1 checkpoints of a family.
-
-    Attributes:
-        file: its name.
-        fields: the keys of `Family.fields` that it has.
-        activations: {name of an activation in the file: value of `hidden_act`}, where they differ.
-        fixed: as `Family.fixed`, which does not apply to these files.
-        constants: fields that are written with one value.
-    """
+    """The configuration file next to the TF1 checkpoints of a family."""
 
     file: str
-    fields: tuple[str, ...]
-    activations: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    fields: tuple[str, ...]  # the keys of `Family.fields` that it has
+    activations: Mapping[str, str] = dataclasses.field(default_factory=dict)  # {name in the file: ours}
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # instead of `Family.fixed`
+    constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # written with one value
 
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """How the models of a family are stored in files. The record is not needed to compute the models.
+    """How the models of a family are stored in files. The record is not needed to compute the models."""
 
-    Attributes:
-        name: the usual spelling, such as "BERT".
-        model_type: the value of this field in config.json.
-        class_prefix: the prefix of the names of transformers' classes, such as "Bert".
-        base: the prefix of the encoder's tensor names in models with a head, such as "bert".
-        table: every parameter, with its name and layout in each kind of file.
-        heads: {head: its parameter groups}; a group in parentheses is optional.
-        classifiers: {head: structure of its classifier}.
-        masked_lm: structure of the masked LM head.
-        replaced_tokens: structure of the head that detects replaced tokens.
-        fields: {field of config.json: field of `EncoderConfig`}, in the order of config.json.
-        activation: the field of config.json that names the activation function.
-        activations: {value of `hidden_act`: its name in config.json}, where they differ.
-        constants: fields of config.json that have the same value in every supported model.
-        checked: as `constants`, for fields that are not written because transformers has the same default.
-        defaults: transformers' defaults for fields that config.json omits, for `constants`, `checked` and
-            `read_more`.
-        fixed: fields of `EncoderConfig` that config.json does not have or may omit, with their values.
-        read_more: function of the fields of config.json that returns fields of `EncoderConfig` that `fields`
-            cannot express, such as a field that corresponds to several.
-        write_more: function of an `EncoderConfig` that returns fields of config.json.
-        tied: (second name, first name) pairs of the same tensor in Hugging Face files; the first pair is the
-            matrix of the masked LM head.
-        renamed: {other prefix of a name in Hugging Face files: its prefix in `table`}.
-        tokenizer: the kind of tokenizer, how rows are assembled, and the names of both in files.
-        special_ids: {field of config.json: role of the special token whose id it is}, for the fields that
-            have a default in transformers.
-        tensorflow: the configuration next to a TF1 checkpoint; None if the family has no TF1 checkpoints.
-        sizes: {name of a released model: fields of `EncoderConfig`}.
-        others: {kind of file: pattern of the names of tensors that belong to another model in the same file}.
-        low_rank_targets: the dense layers of a layer that LoRA updates unless a run names others.
-    """
-
-    name: str
-    model_type: str
-    class_prefix: str
-    base: str
-    table: tuple[Entry, ...]
-    heads: Mapping[str, tuple[str, ...]]
-    classifiers: Mapping[str, ClassificationHead]
-    fields: Mapping[str, str]
-    activation: str
+    name: str  # the usual spelling, such as "BERT"
+    model_type: str  # the value of this field in config.json
+    class_prefix: str  # of the names of transformers' classes, such as "Bert"
+    base: str  # the prefix of the encoder's tensor names in models with a head, such as "bert"
+    table: tuple[Entry, ...]  # every parameter, with its name and layout in each kind of file
+    heads: Mapping[str, tuple[str, ...]]  # {head: its parameter groups}; one in parentheses is optional
+    classifiers: Mapping[str, ClassificationHead]  # by head
+    fields: Mapping[str, str]  # {field of config.json: field of `EncoderConfig`}, in config.json's order
+    activation: str  # the field of config.json that names the activation function
+    # (second name, first name) pairs of the same tensor in Hugging Face files; the first is the matrix of the
+    # masked LM head.
     tied: tuple[tuple[str, str], ...]
     tokenizer: TokenizerRecord
+    # {value of `hidden_act`: its name in config.json}, where they differ.
     activations: Mapping[str, str] = dataclasses.field(
         default_factory=lambda: {"gelu_tanh": "gelu_pytorch_tanh"}
     )
+    # {field of config.json: role of a special token}, for fields that have a default in transformers.
     special_ids: Mapping[str, str] = dataclasses.field(default_factory=lambda: {"pad_token_id": "pad"})
     masked_lm: MaskedLMHead = MASKED_LM
     replaced_tokens: ReplacedTokensHead = REPLACED_TOKENS
+    # Fields of config.json with one value in every supported model. Those in `checked` are not written:
+    # transformers has the same default.
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     checked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # transformers' defaults for fields that config.json omits, for `constants`, `checked` and `read_more`.
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # Fields of `EncoderConfig` that config.json does not have or may omit, with their values.
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # Fields of `EncoderConfig` from config.json that `fields` cannot express, and the inverse.
     read_more: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda fields: {}
     write_more: Callable[[EncoderConfig], Mapping[str, Any]] = lambda config: {}
-    tensorflow: TensorFlowConfig | None = None
+    tensorflow: TensorFlowConfig | None = None  # None if the family has no TF1 checkpoints
+    # {name of a released model: fields of `EncoderConfig`}
     sizes: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    # {kind of file: pattern of the names of tensors that belong to another model in the same file}
     others: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # {other prefix of a name in Hugging Face files: its prefix in `table`}
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    low_rank_targets: tuple[str, ...] = ("query", "value")
+    low_rank_targets: tuple[str, ...] = ("query", "value")  # the dense layers that LoRA updates by default
 
     def untied(self) -> Family:
         """Returns the family with masked LM heads that have a separate matrix."""
@@ -146,11 +117,7 @@ class Family:
         )
 
     def required(self, head: str) -> list[str]:
-        """Returns the parameter groups that every model with this head has.
-
-        Raises:
-            UserError: the family has no such head.
-        """
+        """Returns the parameter groups of every model with this head; UserError for an unknown head."""
         if head not in self.heads:
             raise UserError(f"{self.name} has no head {head!r}; expected one of {', '.join(self.heads)}")
         return [group for group in self.heads[head] if not group.startswith("(")]
@@ -181,10 +148,7 @@ class Family:
         return AssembledModel(config, tuple(groups), classes or 2, *heads)
 
     def read_config(self, fields: Mapping[str, Any], kind: str = HUGGINGFACE) -> EncoderConfig:
-        """Returns the architecture that the configuration in a kind of files describes.
-
-        Raises UserError for a field that changes the computed function and is not supported.
-        """
+        """Returns the architecture; UserError for an unsupported field that changes the function."""
         fields = {**self.defaults, **fields}
         for name, expected in {**self.constants, **self.checked}.items():
             if fields.get(name, expected) != expected:
@@ -204,9 +168,7 @@ class Family:
         """Returns the fields of config.json that depend on the architecture and the class.
 
         Dropout rates and initializers without a field in config.json are skipped: they affect training only.
-
-        Raises:
-            UserError: the class of transformers computes a different function.
+        UserError if the class of transformers computes a different function.
         """
         config = config.spelled_out()
         if config.classifier_pooling == "last" and self._pooling(config, head) == "none":
@@ -297,9 +259,6 @@ class Family:
 
         If tied tensors have different values, the masked LM head is skipped, and their names are the second
         result.
-
-        Raises:
-            UserError: a tensor is stored with and without its prefix.
         """
         prefix = f"{self.base}."
         of_base = [one.names[HUGGINGFACE] for one in self.table if one.names[HUGGINGFACE].startswith(prefix)]

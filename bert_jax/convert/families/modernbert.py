@@ -78,11 +78,7 @@ def _theta(fields: Mapping[str, Any], kind: str, old: str, default: float) -> An
 
 
 def _write(config: EncoderConfig) -> dict[str, Any]:
-    """Returns the inverse of `_read`, in the fields of old and new versions of transformers.
-
-    Raises:
-        UserError: transformers has no such pooling.
-    """
+    """Returns the inverse of `_read`, in the fields of old and new versions of transformers."""
     if config.classifier_pooling == "last":
         raise UserError("transformers' ModernBERT does not support classifier_pooling='last'")
     kinds = [_LOCAL if config.is_local(i) else _GLOBAL for i in range(config.num_hidden_layers)]

@@ -1,7 +1,4 @@
-"""The registry of model file formats, which every command uses.
-
-To add a format, write a module with a subclass of `Format` and add it to `FORMATS`.
-"""
+"""The registry of model file formats: a module with a `Format` for each."""
 
 from __future__ import annotations
 

@@ -15,17 +15,11 @@ from bert_jax.tokenization import Tokenizer
 
 
 class Format(abc.ABC):
-    """A file format of models.
+    """A file format of models."""
 
-    Attributes:
-        name: the value for `--to`.
-        title: how `bert-jax inspect` describes such a path, such as "TF1 checkpoint".
-        takes_changes: whether a model may be changed before it is written.
-    """
-
-    name: str
-    title: str
-    takes_changes: bool = True
+    name: str  # the value for `--to`
+    title: str  # how `bert-jax inspect` describes such a path
+    takes_changes: bool = True  # whether a model may be changed before it is written
 
     @abc.abstractmethod
     def detect(self, path: files.PathLike) -> bool:

@@ -66,16 +66,13 @@ class Peft(Format):
     takes_changes = False  # the updates belong to the base model as it is
 
     def detect(self, path: files.PathLike) -> bool:
-        """True for a directory with the configuration of an adapter."""
         return files.is_directory(path) and CONFIG in files.names(path)
 
     def read_config(self, path: files.PathLike) -> tuple[EncoderConfig, Tokenizer | None]:
-        """Returns the architecture and the tokenizer of the base model."""
         kind, base = _find_base(os.fspath(path), _read_fields(os.fspath(path)))
         return kind.read_config(base)
 
     def read(self, path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
-        """Reads the base model, adds the updates, and replaces the head."""
         folder = os.fspath(path)
         fields, described = _read_fields(folder), {}
         kind, path_of_base = _find_base(folder, fields)
@@ -102,7 +99,6 @@ class Peft(Format):
     def read_sentence(
         self, path: files.PathLike, config: EncoderConfig, tokenizer: Tokenizer | None
     ) -> sentences.SentenceVectors | None:
-        """Returns the settings in the folder, or else the base model's settings."""
         folder = os.fspath(path)
         if found := sentences.read(folder, config.max_seq_length, tokenizer):
             return found
@@ -110,7 +106,6 @@ class Peft(Format):
         return kind.read_sentence(base, config, tokenizer)
 
     def warning(self, model: Model) -> str:
-        """Returns one line if transformers cannot load the base model, or ""."""
         base = model.adapter.base if model.adapter else ""
         if not base or huggingface.FORMAT.detect(base):
             return ""

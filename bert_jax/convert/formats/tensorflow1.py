@@ -34,10 +34,7 @@ _NOT_COMPARED = ("layer_norm_eps", "model_type", *START_FIELDS, *bert_config.DRO
 
 
 def find_prefix(path: files.PathLike) -> str | None:
-    """Returns the prefix of the TF1 checkpoint that is at a path or in a directory; None if there is none.
-
-    In a directory with several checkpoints, it is the one with the default name.
-    """
+    """Returns the prefix of the TF1 checkpoint at a path or in a directory; None without one."""
     text = os.fspath(path)
     for prefix in (text, text.removesuffix(".index"), text.removesuffix(".meta")):
         if not google.is_record_file(prefix) and files.exists(prefix + ".index"):
@@ -56,19 +53,16 @@ class TensorFlow1(Format):
     title = "TF1 checkpoint"
 
     def detect(self, path: files.PathLike) -> bool:
-        """True for the prefix of a checkpoint, or a directory that contains one."""
         return find_prefix(path) is not None
 
     def read_config(
         self, path: files.PathLike
     ) -> tuple[bert_config.EncoderConfig, tokenization.Tokenizer | None]:
-        """Returns the architecture and the tokenizer, from the files next to the variables."""
         folder = files.parent(find_prefix(path) or os.fspath(path))
         config, family = _read_config(folder)
         return config, read_tokenizer(folder, family)
 
     def read(self, path: files.PathLike, *, ignore: str = "", log: Callable[[str], None] = print) -> Model:
-        """Reads the model without the optimizer state."""
         prefix = find_prefix(path) or os.fspath(path)
         folder = files.parent(prefix)
         config, family = _read_config(folder)
@@ -78,7 +72,6 @@ class TensorFlow1(Format):
         return model
 
     def warning(self, model: Model) -> str:
-        """Returns one line on the properties that a TF1 checkpoint does not store, or ""."""
         is_lost = {
             "the settings of sentence vectors": model.sentence not in (None, SentenceVectors()),
             "the labels": bool(model.labels) and model.labels != _numbered(len(model.labels or ())),
@@ -89,7 +82,6 @@ class TensorFlow1(Format):
         return f"a TF1 checkpoint does not keep {', '.join(lost)}; choose another format" if lost else ""
 
     def write(self, model: Model, folder: files.PathLike, card: str = "") -> None:
-        """Writes `bert_model.ckpt.*`, the configuration and the vocabulary."""
         family = model.family
         if family.tensorflow is None:
             raise UserError(f"--to=tensorflow does not support the family {family.name}")
@@ -142,10 +134,9 @@ def from_variables(
     source: str,
     ignore: str = "",
 ) -> Model:
-    """Returns the model with the variables of a checkpoint; see `TensorFlow1.read`.
+    """Returns the model with the variables of a checkpoint; `config` is the discriminator's, if it has two.
 
-    Variables are any objects with a shape that `numpy.asarray` accepts. If there are two networks, `config`
-    is the architecture of the discriminator.
+    Variables are any objects with a shape that `numpy.asarray` accepts.
     """
     family = families.of(config)
 

@@ -30,11 +30,6 @@ from bert_jax.workdir import run_directory
 
 # Parameters of heads that no other program has: BiLSTM and late interaction.
 _ONLY_OF_RUNS = re.compile(rf"({LSTM}|classifier)/(forward|backward)_|{TOKEN_VECTORS.name}/")
-_TYPES_OF_TASKS = {
-    "multilabel": "multi_label_classification",
-    "regression": "regression",
-    "stsb": "regression",
-}
 COMMAND = "convert"  # the command in the config.json that a conversion writes
 
 
@@ -45,14 +40,12 @@ class WorkDirectory(Format):
     title = "work directory"
 
     def detect(self, path: files.PathLike) -> bool:
-        """True for a work directory and the paths in it."""
         try:
             return "command" in json_files.read(os.path.join(run_directory.find_root(path), "config.json"))
         except UserError:
             return False
 
     def read_config(self, path: files.PathLike) -> tuple[bert_config.EncoderConfig, Tokenizer]:
-        """Returns the architecture and the tokenizer of a run, reading only small files."""
         run = run_directory.read_run(path)
         file = os.path.join(run_directory.find_root(path), "config.json")
         json_files.check(run["config"], {"model": dict}, file, "config")
@@ -86,9 +79,7 @@ class WorkDirectory(Format):
             # A masked LM head that only uses the word embeddings has no parameters.
             head = "none" if families.of(config).masked_lm.has_parameters else "masked_lm"
         params = params_of_head(params, head, families.of(config), source, log)
-        problem_type = ""
-        if head == "sequence_classification":  # runs of older versions record only their task
-            problem_type = run.get("problem_type") or _TYPES_OF_TASKS.get(run["config"].get("task"), "")
+        problem_type = run.get("problem_type", "") if head == "sequence_classification" else ""
         kinds = (problem_type, adapter, generator, sentence, PairScores(**run.get("scores", {})))
         return Model(config, params, head, tokenizer, labels, source, *kinds)
 
@@ -172,13 +163,6 @@ def _networks(
     if "discriminator/out/kernel" in own:  # a variant also has a masked LM head, and no class has both
         own = {name: x for name, x in own.items() if not name.startswith("mlm/")}
     options = run["config"]["replaced_tokens"]
-    # Earlier versions did not record the number of layers.
-    sizes = options["generator_hidden_size"], options.get("generator_layers", 0)
-    smaller = generator_config(config, *sizes)
-    return own, Model(
-        smaller,
-        flatten(generator_params(nest(params))),
-        "masked_lm",
-        tokenizer,
-        source=f"{source}, generator",
-    )
+    smaller = generator_config(config, options["generator_hidden_size"], options["generator_layers"])
+    of_generator = flatten(generator_params(nest(params)))
+    return own, Model(smaller, of_generator, "masked_lm", tokenizer, source=f"{source}, generator")

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from support.conversions import random_model
 from support.models import small_of
 
 from bert_jax import convert
@@ -20,6 +21,7 @@ from bert_jax.models import assembled
 TESTDATA = pathlib.Path(__file__).parents[2] / "testdata" / "deberta-v2"
 FAMILY = deberta.FAMILY
 SUPPORTED = {"relative_attention": True, "position_biased_input": False, "pos_att_type": "p2c|c2p"}
+OMITTED = object()
 QUIET = {"log": lambda line: None}
 NAMES = {
     "cls.predictions.transform.dense": "lm_predictions.lm_head.dense",
@@ -95,6 +97,8 @@ def test_fields_that_are_left_out_have_the_defaults_of_transformers(fields, expe
     [
         ({"relative_attention": False}, "relative_attention"),
         ({"relative_attention": None}, "relative_attention"),
+        ({"relative_attention": OMITTED}, "relative_attention"),  # the default of transformers
+        ({"position_biased_input": OMITTED}, "position_biased_input"),
         ({"position_biased_input": True}, "position_biased_input"),
         ({"pos_att_type": None}, "position_attention"),
         ({"pos_att_type": "c2p|p2p"}, "position_attention"),
@@ -106,26 +110,13 @@ def test_fields_that_are_left_out_have_the_defaults_of_transformers(fields, expe
     ],
 )
 def test_what_is_not_supported_is_an_error(fields, name):
+    stated = SUPPORTED | fields
     with pytest.raises(UserError, match=name):
-        FAMILY.read_config(SUPPORTED | fields)
-
-
-@pytest.mark.parametrize("name", ["relative_attention", "position_biased_input"])
-def test_what_transformers_does_by_default_is_an_error_too(name):
-    with pytest.raises(UserError, match=name):
-        FAMILY.read_config({field: value for field, value in SUPPORTED.items() if field != name})
-
-
-def random_model(head="none", **fields):
-    config = small_of(FAMILY).replace(**fields)
-    rng = np.random.default_rng(0)
-    shapes = assembled.parameters(FAMILY.module(config, FAMILY.required(head), head, 2))
-    params = {name: rng.normal(size=one.shape).astype(np.float32) for name, one in shapes.items()}
-    return convert.Model(config, params, head, source="it")
+        FAMILY.read_config({field: value for field, value in stated.items() if value is not OMITTED})
 
 
 def test_a_convolution_belongs_to_layer_0():
-    model = random_model()
+    model = random_model(small_of(FAMILY), "none")
     assert model.config.conv_kernel_size == 3
     assert surgery.select_layers(model, [0, 2]).config.num_hidden_layers == 2
     for layers in ([1, 2], [0, 0]):
@@ -134,7 +125,8 @@ def test_a_convolution_belongs_to_layer_0():
 
 
 def test_transformers_gets_a_fine_tuned_model_without_its_mask_decoder(tmp_path):
-    model = random_model("sequence_classification", mask_decoder=True)
+    config = small_of(FAMILY).replace(mask_decoder=True)
+    model = random_model(config, "sequence_classification")
     plain = surgery.without_mask_decoder(model)
     huggingface.FORMAT.write(plain, tmp_path)
     ids = np.arange(5, 25, dtype=np.int32).reshape(2, 10)
@@ -144,7 +136,7 @@ def test_transformers_gets_a_fine_tuned_model_without_its_mask_decoder(tmp_path)
         for one in (model, plain, convert.load(tmp_path, **QUIET))
     )
     assert all(np.allclose(each, expected, atol=1e-5) for each in found)
-    masked_lm = random_model("masked_lm", mask_decoder=True)
+    masked_lm = random_model(config, "masked_lm")
     assert surgery.without_mask_decoder(masked_lm) is masked_lm
     with pytest.raises(UserError, match="mask_decoder"):
         huggingface.FORMAT.write(masked_lm, tmp_path)
@@ -152,7 +144,7 @@ def test_transformers_gets_a_fine_tuned_model_without_its_mask_decoder(tmp_path)
 
 @pytest.mark.parametrize("buckets", [0, 8])
 def test_more_positions_leave_every_distance_its_row(buckets):
-    model = random_model(position_buckets=buckets)
+    model = random_model(small_of(FAMILY).replace(position_buckets=buckets), "none")
     longer = surgery.resize_positions(model, 40)
     assert (longer.config.max_seq_length, longer.config.longest_distance) == (40, 16)
     shapes = assembled.shapes(longer.config, ("encoder",))

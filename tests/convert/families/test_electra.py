@@ -5,14 +5,13 @@ import re
 
 import numpy as np
 import pytest
-from support.conversions import check_equal
+from support.conversions import check_equal, random_model
 
 from bert_jax import convert
 from bert_jax.convert import parity
 from bert_jax.convert.families import electra
 from bert_jax.convert.formats import tensorflow1, work_directory
 from bert_jax.convert.param_mapping import GENERATOR, HUGGINGFACE, TENSORFLOW
-from bert_jax.models import assembled
 from bert_jax.objectives.replaced_tokens import generator_config
 
 FOLDER = pathlib.Path(__file__).parents[2] / "testdata" / "electra"
@@ -60,16 +59,10 @@ def test_names_of_google_research(head):
 def both():
     """A discriminator and a generator that shares its tables, as in a run and in a TF1 checkpoint."""
     model = convert.load(FOLDER / "replaced_tokens")
-    config = generator_config(model.config, 4)
-    module = FAMILY.module(config, FAMILY.required("masked_lm"), "masked_lm")
-    rng = np.random.default_rng(0)
-    params = {
-        name: rng.normal(size=one.shape).astype(np.float32)
-        for name, one in assembled.parameters(module).items()
-    }
+    generator = random_model(generator_config(model.config, 4), "masked_lm")
     shared = {name: x for name, x in model.params.items() if name.startswith("encoder/embeddings/")}
     del shared["encoder/embeddings/projection/kernel"], shared["encoder/embeddings/projection/bias"]
-    return model.replace(generator=convert.Model(config, params | shared, "masked_lm", source="generator"))
+    return model.replace(generator=generator.replace(params={**generator.params, **shared}))
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ from bert_jax import cli
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import loading
 from bert_jax.convert.families import bert
-from bert_jax.convert.formats import huggingface, huggingface_export
+from bert_jax.convert.formats import huggingface
 from bert_jax.errors import UserError
 from bert_jax.models import config
 from bert_jax.runs import benchmark
@@ -40,7 +40,7 @@ def test_a_written_folder_reads_back(export, head):
 
 def test_weights_are_split_and_readable_by_all(tmp_path, make_model):
     model = make_model()
-    huggingface_export.write(model, tmp_path, max_shard_bytes=4000)
+    huggingface.FORMAT.write(model, tmp_path, max_shard_bytes=4000)
     shards = sorted(tmp_path.glob("model-*.safetensors"))
     assert len(shards) > 2 and not (tmp_path / "model.safetensors").exists()
     assert all(sum(x.nbytes for x in load_file(shard).values()) <= 4000 for shard in shards)

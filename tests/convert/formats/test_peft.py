@@ -8,15 +8,15 @@ import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from support.conversions import random_model
 from support.models import small_of
 
 from bert_jax import convert
 from bert_jax.checkpoint.leaves import nest
 from bert_jax.convert import conversion, families, formats, parity, sentences
-from bert_jax.convert.model import LowRankAdapter, Model, Update
+from bert_jax.convert.model import LowRankAdapter, Update
 from bert_jax.convert.sentences import SentenceVectors
 from bert_jax.errors import UserError
-from bert_jax.models import assembled
 
 FOLDER = pathlib.Path(__file__).parents[2] / "testdata" / "peft"
 CASES = ("bert", "distilbert", "tags", "modernbert")
@@ -95,12 +95,7 @@ def test_other_adapters_are_errors(tmp_path, fields, message):
 
 
 def draw(family, head):
-    config = small_of(family)
-    rng = np.random.default_rng(0)
-    shapes = assembled.parameters(family.module(config, family.required(head), head, 3))
-    return Model(
-        config, {name: rng.normal(size=x.shape).astype(np.float32) for name, x in shapes.items()}, head
-    )
+    return random_model(small_of(family), head, family.required(head), classes=3)
 
 
 def adapted(family, tmp_path, head="sequence_classification", of_base=""):

@@ -8,7 +8,7 @@ from support import vocabularies
 
 from bert_jax import tokenization
 from bert_jax.convert import conversion, loading
-from bert_jax.convert.formats import huggingface_export
+from bert_jax.convert.formats import huggingface
 from bert_jax.tokenization import byte_bpe, templates
 
 
@@ -116,7 +116,7 @@ def test_added_tokens_are_kept(source, tmp_path, in_vocabulary):
 
 def test_a_model_with_one_token_type_has_it_in_both_texts_of_a_pair(source, tmp_path, make_model):
     model = make_model("none", type_vocab_size=1)
-    huggingface_export.write(model, source)
+    huggingface.FORMAT.write(model, source)
     content = json.loads((source / "tokenizer.json").read_text())
     rows = content["post_processor"]["pair"]
     assert {place["type_id"] for part in rows for place in part.values()} == {0}

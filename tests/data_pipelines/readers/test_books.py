@@ -3,8 +3,7 @@
 import collections
 
 import pytest
-
-from data_pipelines import readers
+from support.builds import read_documents
 
 BODY = """THE TITLE
 
@@ -46,11 +45,7 @@ LICENSE = "\nThis text is for the use of anyone anywhere at no cost.\n"
 
 
 def read(path, counts=None):
-    return [
-        d
-        for r in readers.split_ranges([str(path)], 100, "books")
-        for d in readers.read_documents(r, "books", counts)
-    ]
+    return read_documents(path, "books", 100, counts)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import gzip
 
 import fsspec
 import pytest
+from support.builds import read_documents
 
 from bert_jax.errors import UserError
 from bert_jax.io import compression
@@ -26,14 +27,6 @@ def bucket():
     system.store.clear()
 
 
-def digest(path):
-    return readers.file_digest(path)
-
-
-def read(paths, target):
-    return [d for r in readers.split_ranges(paths, target) for d in readers.read_documents(r, "text")]
-
-
 @pytest.mark.parametrize("target", [5, 1 << 20])
 def test_remote_files_are_read_as_local_ones(bucket, tmp_path, target):
     paths = readers.list_inputs(f"{bucket}/**/*.txt*")
@@ -47,8 +40,9 @@ def test_remote_files_are_read_as_local_ones(bucket, tmp_path, target):
         local.parent.mkdir(exist_ok=True)
         local.write_bytes(fsspec.filesystem("memory").cat(path))
     local = readers.list_inputs(str(tmp_path))
-    assert read(paths, target) == read(local, target) and len(read(paths, target)) == 9
-    assert [*map(digest, paths)] == [*map(digest, local)]
+    found = read_documents(paths, target=target)
+    assert found == read_documents(local, target=target) and len(found) == 9
+    assert [*map(readers.file_digest, paths)] == [*map(readers.file_digest, local)]
 
 
 @pytest.fixture(scope="module")
@@ -89,18 +83,14 @@ def test_data_set_of_tensorflow_datasets(tfds_folder, monkeypatch):
     monkeypatch.setattr("tensorflow_datasets.builder", None)
     assert readers.list_inputs(["tfds:tiny_corpus/1.2.0", f"tfds:{tfds_folder}/tiny_corpus"]) == paths
     assert readers.short_names(paths) == ["tiny_corpus/1.2.0"]
-    assert digest(paths[0])["bytes"] == readers.file_size(paths[0])
+    assert readers.file_digest(paths[0])["bytes"] == readers.file_size(paths[0])
 
-    def read(target):
-        ranges = readers.split_ranges(paths, target)
-        return [d for r in ranges for d in readers.read_documents(r, "text")]
-
-    whole = read(1 << 30)
-    assert read(100) == whole and len(readers.split_ranges(paths, 100)) > 5
+    whole = read_documents(paths)
+    assert read_documents(paths, target=100) == whole and len(readers.split_ranges(paths, 100)) > 5
     assert [d.key for d in whole] == [f"tiny_corpus/1.2.0:{n}" for n in range(30)]
     assert {d.passages for d in whole} == {(f"First of {n}.", "Second é.") for n in range(30)}
     with pytest.raises(UserError, match=r"--text_field=body: .*label, latin, parts, text, title"):
-        list(readers.read_documents(readers.split_ranges(paths, 100)[0], "text", text_field="body"))
+        read_documents(paths, text_field="body")
 
 
 def test_a_file_by_several_spellings_is_read_once(tmp_path, monkeypatch):

@@ -12,10 +12,11 @@ import tracemalloc
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.builds import read_documents, stream_documents
 
 from bert_jax.errors import UserError
 from bert_jax.io import compression
-from data_pipelines import readers
+from data_pipelines import readers, sentences
 from data_pipelines.readers import documents as document_parts
 
 TEXT = b"One sentence.\nAnother one.\n\n\nA second document.\n \nThird.\n"
@@ -33,11 +34,6 @@ Tom &amp; Jerry
 Two animals.
 </doc>
 """
-
-
-def read(path, format="text", target=1 << 30, counts=None):
-    ranges = readers.split_ranges([str(path)], target, format)
-    return [doc for range_ in ranges for doc in readers.read_documents(range_, format, counts)]
 
 
 def write(directory, data, name="corpus.txt"):
@@ -58,7 +54,7 @@ def reference_text_documents(data):
 
 
 def test_wikiextractor(tmp_path):
-    documents = read(write(tmp_path, WIKI), "wikiextractor")
+    documents = read_documents(write(tmp_path, WIKI), "wikiextractor")
     assert [d.key for d in documents] == ["http://en.wikipedia.org/wiki?curid=12", "13"]
     assert documents[0].passages == (
         'Anarchism is a philosophy. It holds "the state" to be bad.',
@@ -81,6 +77,7 @@ ODD_LINES = [
     '<doc id="1">',
     '<doc id="2" title="b">',
 ]
+ODD_LINES += ["{", "null", '{"text": "A\\nb."}', '{"id": 1}', '{"text": ""}']
 ODD_LINES += ["b", "é中", " " * 255, " " * 600, "x" * 300, "\x0c", "\u0085", "<doc", "text</doc>"]
 LINE = st.one_of(
     st.sampled_from([*(line.encode() for line in ODD_LINES), b"\xa0", b"\x80", b"\xff\xfe"]),
@@ -105,7 +102,7 @@ def usable(data):
 @settings(max_examples=300, deadline=None)
 @given(
     data=FILES.filter(usable),
-    format=st.sampled_from(["text", "wikiextractor"]),
+    format=st.sampled_from(["text", "wikiextractor", "jsonl"]),
     edges=st.sets(st.integers(1, 9999)),
 )
 @example(data=b"\xef\xbb\xbf\nfoo\n\nbar", format="text", edges={1, 2, 3, 4, 5})
@@ -139,7 +136,7 @@ def test_text_documents_are_those_of_the_reference(tmp_path_factory, data):
         ]
         return [kept for kept in ([s for s in d if s] for d in cleaned) if kept]
 
-    assert [list(d.passages) for d in read(path)] == normal(reference_text_documents(data))
+    assert [list(d.passages) for d in read_documents(path)] == normal(reference_text_documents(data))
 
 
 @pytest.mark.parametrize(
@@ -156,15 +153,15 @@ def test_compressed_files(tmp_path, extension, compress):
     data = compress(TEXT) + compress(b"\n" + TEXT)
     path = write(tmp_path, data, "corpus.txt" + extension)
     assert len(readers.split_ranges([str(path)], 1)) == 1
-    plain = read(write(tmp_path, TEXT + b"\n" + TEXT, "plain.txt"))
-    assert [d.passages for d in read(path)] == [d.passages for d in plain]
+    plain = read_documents(write(tmp_path, TEXT + b"\n" + TEXT, "plain.txt"))
+    assert [d.passages for d in read_documents(path)] == [d.passages for d in plain]
     damaged = [data[:-3], b"text that is not compressed\n" * 9]
     if extension != ".zst":  # it has no checksum and stores short texts uncompressed
         damaged.append(data[:20] + b"\x55" * 20 + data[40:])
     for broken in damaged:
         path.write_bytes(broken)
         with pytest.raises(UserError, match=f"corpus.txt{extension} is truncated or not a {extension} file"):
-            read(path)
+            read_documents(path)
 
 
 def test_damage_is_repaired_and_counted(tmp_path):
@@ -174,7 +171,7 @@ def test_damage_is_repaired_and_counted(tmp_path):
         + "été".encode("latin-1")
         + b".\xed\xa0\x80\n\x00\nLast"
     )
-    documents = read(write(tmp_path, data), counts=counts)
+    documents = read_documents(write(tmp_path, data), counts=counts)
     # The three bytes of an encoded surrogate count as three errors.
     assert [d.passages for d in documents] == [
         ("A bc d.", "French: \ufffdt\ufffd.\ufffd\ufffd\ufffd", "Last")
@@ -197,7 +194,7 @@ def test_a_long_line_is_cut(tmp_path, format, unit):
     counts = collections.Counter()
     tracemalloc.start()
     pieces, longest = [], 0
-    for document in read_lazily(path, format, counts):
+    for document in stream_documents(path, format, counts=counts):
         pieces += document.passages
         longest = max(longest, sum(len(text.encode()) for text in document.passages))
     peak = tracemalloc.get_traced_memory()[1]
@@ -209,11 +206,6 @@ def test_a_long_line_is_cut(tmp_path, format, unit):
         text = "".join(pieces).replace("Before.", "").replace("After.", "")
         assert text.replace(" ", "") == line.decode().replace(" ", "")
         assert "\ufffd" not in text
-
-
-def read_lazily(path, format, counts):
-    for range_ in readers.split_ranges([str(path)], 1 << 30):
-        yield from readers.read_documents(range_, format, counts)
 
 
 def test_list_inputs(tmp_path, monkeypatch):
@@ -239,3 +231,58 @@ def test_list_inputs(tmp_path, monkeypatch):
     ]:
         with pytest.raises(UserError, match=message):
             readers.list_inputs(pattern)
+
+
+PARAGRAPHS = (
+    "Ada wrote the first program. It was never run!\n"
+    "The engine was not finished. Who paid for it?\n"
+    "\n"
+    "Another document begins. Mr. Smith is in it.\n"
+)
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("target", [1 << 20, 10])
+def test_paragraphs_are_split_into_sentences(tmp_path, newline, target):
+    path = tmp_path / "text.txt"
+    path.write_bytes(PARAGRAPHS.replace("\n", newline).encode())
+    documents = read_documents(path, "paragraphs", target)
+    assert [sentences.split(document) for document in documents] == [
+        [
+            "Ada wrote the first program.",
+            "It was never run!",
+            "The engine was not finished.",
+            "Who paid for it?",
+        ],
+        ["Another document begins.", "Mr. Smith is in it."],
+    ]
+    as_text = read_documents(path, "text", target)
+    assert [document.passages for document in as_text] == [document.passages for document in documents]
+    assert all(document.presplit for document in as_text)
+
+
+@pytest.mark.parametrize(
+    "names, expected",
+    [
+        (["a.txt"], "text"),
+        (["a.TXT.gz", "b.txt.zst"], "text"),
+        (["a.csv", "b.TSV.xz"], "csv"),
+        (["a.jsonl.gz", "b.json", "c.ndjson"], "jsonl"),
+        (["simplewiki-pages-articles.xml.bz2"], "wikipedia_xml"),
+        (["a.parquet", "b.arrow"], "text"),
+        (["a.parquet", "b.jsonl"], "jsonl"),
+        (["wiki_00"], "wiki_00.*--input_format"),
+        (["a.txt", "README.md"], "README.md.*--input_format"),
+        (["a.txt", "b.jsonl"], "a.txt.*b.jsonl.*--input_format"),
+    ],
+)
+def test_the_suffixes_determine_the_format_unless_it_is_given(names, expected):
+    def resolve(given):
+        return readers.resolve_format(names, given, "text")
+
+    if expected in readers.FORMATS:
+        assert resolve("auto") == expected
+    else:
+        with pytest.raises(UserError, match=expected):
+            resolve("auto")
+    assert resolve("paragraphs") == "paragraphs"

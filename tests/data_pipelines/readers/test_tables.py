@@ -1,12 +1,14 @@
-"""Corpora of rows: Parquet, Arrow, CSV and TSV, whole or in ranges."""
+"""Corpora of rows: Parquet, Arrow, CSV, TSV and JSON lines, whole or in ranges."""
 
 import collections
 import csv
 import gzip
+import json
 
 import pyarrow
 import pytest
 from pyarrow import parquet
+from support.builds import read_documents
 
 from bert_jax.errors import UserError
 from data_pipelines import readers
@@ -16,12 +18,8 @@ TEXTS = [f"First line of {i}.\nSecond line, with a comma." for i in range(30)]
 
 def read(pattern, target=1 << 20, format="text", text_field="text"):
     counts = collections.Counter()
-    documents = [
-        document
-        for part in readers.split_ranges(readers.list_inputs(str(pattern)), target, format)
-        for document in readers.read_documents(part, format, counts, text_field)
-    ]
-    return documents, counts
+    paths = readers.list_inputs(str(pattern))
+    return read_documents(paths, format, target, counts, text_field), counts
 
 
 @pytest.fixture
@@ -67,3 +65,18 @@ def test_tabs_follow_the_rules_of_csv(tmp_path, suffix):
     expected = [text.replace("\t", " ") for text in texts]
     assert [passage for one in documents for passage in one.passages] == expected
     assert counts["bad_lines"] == 1
+
+
+def test_fields_and_damage_of_json_lines(tmp_path):
+    lines = [{"body": "One.\n\nTwo.\nThree\x07."}, {"body": "\ud800 Four."}, {"id": "x"}, {"body": 3}, [1]]
+    deep = b"[" * 200_000
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(b"\n".join([*(json.dumps(line).encode() for line in lines), b"{", b"", deep, b"\xff"]))
+    counts = collections.Counter()
+    documents = read_documents(path, "jsonl", counts=counts, text_field="body")
+    offset = path.read_bytes().index(b'{"body": "\\ud800')
+    assert [(d.key, d.passages) for d in documents] == [
+        ("corpus.jsonl:0", ("One.", "Two.", "Three.")),
+        (f"corpus.jsonl:{offset}", ("\ufffd Four.",)),
+    ]
+    assert counts["bad_lines"] == 4 and counts["without_text"] == 2 and counts["undecodable"] == 1

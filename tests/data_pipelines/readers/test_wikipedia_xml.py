@@ -8,8 +8,8 @@ from xml.sax.saxutils import escape
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.builds import read_documents
 
-from data_pipelines import readers
 from data_pipelines.readers import wikitext
 
 HEADER = """<mediawiki version="0.11" xml:lang="de"><siteinfo><namespaces>
@@ -76,10 +76,7 @@ def page(number, text, title="A", namespace=0, extra=""):
 
 
 def read(path, target=1 << 30, counts=None):
-    ranges = readers.split_ranges([str(path)], target, "wikipedia_xml")
-    return [
-        document for range_ in ranges for document in readers.read_documents(range_, "wikipedia_xml", counts)
-    ]
+    return read_documents(path, "wikipedia_xml", target, counts)
 
 
 DUMP = HEADER + "".join(

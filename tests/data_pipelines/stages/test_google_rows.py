@@ -1,7 +1,7 @@
 """Google records: known answers of the reference through the command line, and the rules of masks."""
 
+import dataclasses
 import hashlib
-import itertools
 import json
 import random
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bert_jax import cli, tokenization
 from bert_jax.data import inspection, manifests, records
 from data_pipelines import build
-from data_pipelines.stages import buckets, google_rows, shards
+from data_pipelines.stages import buckets, google_rows
 
 
 def read_instances(directory, split="train"):
@@ -69,38 +69,20 @@ def test_known_answers_of_the_reference(shared_data, tmp_path, flags, shards, ex
     assert len(train["files"]) == shards
 
 
-@pytest.fixture
-def google_options(corpus, vocabulary, tmp_path):
-    numbers = itertools.count()
-
-    def made(**fields):
-        output = str(tmp_path / f"out{next(numbers)}")
-        inputs = (str(corpus / "*.txt"),)
-        return build.Options(
-            input=inputs,
-            vocab=vocabulary,
-            output=output,
-            schema="google",
-            max_seq_length=48,
-            seed=7,
-            **fields,
-        )
-
-    return made
-
-
 @pytest.mark.long
-def test_several_buckets_on_several_workers(google_options, monkeypatch):
+def test_several_buckets_on_several_workers(options, tmp_path, monkeypatch):
     """Each bucket is shuffled by itself; the bytes are the same whoever works, and all are sound."""
-    first = google_options(num_shards=3, dupe_factor=2)
-    other = google_options(num_shards=3, dupe_factor=2)
-    whole = build.build(google_options(dupe_factor=2)).manifest
+    options = dataclasses.replace(options, schema="google", eval_fraction=None, dupe_factor=2)
+    first, other = (
+        dataclasses.replace(options, output=str(tmp_path / name), num_shards=3) for name in ("first", "other")
+    )
+    whole = build.build(options).manifest
     monkeypatch.setattr(buckets, "BUCKET_TOKENS", (500, 500))
     monkeypatch.setattr(buckets, "MIN_BUCKET_DOCUMENTS", 3)
     tasks = []
     with monkeypatch.context() as patch:
-        make = shards.make_shard
-        patch.setattr(shards, "make_shard", lambda task: (tasks.append(task), make(task))[1])
+        make = build.make_shard
+        patch.setattr(build, "make_shard", lambda task: (tasks.append(task), make(task))[1])
         manifest = build.build(first).manifest
     read = [path for task in tasks for path, *_ in task.parts]
     assert len(set(read)) > 3 and len(read) <= len(set(read)) + 2  # two files begin within a bucket

@@ -60,17 +60,8 @@ def write_records(folder):
     """Writes records of each kind of RECORDS into folders of the kind's name."""
     with inside(folder):
         for kind, flags in RECORDS.items():
-            run(
-                "data",
-                "--input=corpus.txt",
-                "--vocab=vocab.txt",
-                f"--output={kind}",
-                "--max_seq_length=48",
-                "--seed=7",
-                "--num_shards=2",
-                "--workers=1",
-                *flags,
-            )
+            common = "--input=corpus.txt --vocab=vocab.txt --max_seq_length=48 --seed=7 --num_shards=2"
+            run("data", *common.split(), f"--output={kind}", "--workers=1", *flags)
 
 
 def record_digests(folder):

@@ -1,14 +1,13 @@
 """Work directories of earlier code: how they were written, go on, evaluate and convert."""
 
 import json
-import shutil
 import tarfile
 from pathlib import Path
 
 import numpy as np
 import orbax.checkpoint as ocp
 from support import processes, recorded
-from support.gate.inputs import inside, run, write_corpus, write_tables
+from support.gate.inputs import inside, run
 from support.gate.losses import FINETUNE, NO_DROPOUT, PRETRAIN
 
 # Work directories that the recording code left at step 4 of 8: {name: arguments}.
@@ -32,25 +31,7 @@ RUNS = {
     ),
 }
 
-STEP = 4
-
-KEPT = ("config.json", "vocab.txt", "metrics.jsonl", "best.json")
-
 RUNS_FILE = recorded.FOLDER / "runs.tar.xz"
-
-
-def write_runs(scratch):
-    """Writes the work directories of RUNS, with the records and tables that they need."""
-    scratch.mkdir(parents=True)
-    processes.write_records(scratch / "records", words=35, rows=64, eval_rows=16)
-    write_corpus(scratch)
-    write_tables(scratch)
-    for name in RUNS:
-        resume(name, scratch)
-        cut_back(scratch / name, STEP)
-    with tarfile.open(RUNS_FILE, "w:xz") as archive:
-        for name in ("records", *RUNS, "vocab.txt", "table.csv"):
-            archive.add(scratch / name, name)
 
 
 def copy_runs(folder):
@@ -130,23 +111,6 @@ def _leaves(tree, prefix=""):
 
 def last_step(workdir):
     return max(int(path.name) for path in (Path(workdir) / "checkpoints").iterdir() if path.name.isdigit())
-
-
-def cut_back(workdir, step):
-    """Leaves what a work directory holds of a run that was killed after the checkpoint of `step`."""
-    workdir = Path(workdir)
-    for path in (workdir / "checkpoints").iterdir():
-        if not path.name.isdigit() or int(path.name) > step:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for path in workdir.iterdir():
-        if path.name not in (*KEPT, "checkpoints", "best"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    lines = (workdir / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (workdir / "metrics.jsonl").write_text("".join(x for x in lines if json.loads(x)["step"] <= step))
-    if (workdir / "best.json").exists():
-        best = json.loads((workdir / "best.json").read_text())
-        assert best["step"] == step, "the best checkpoint is not of the step that is kept"
-        (workdir / "best.json").write_text(json.dumps(best | {"last_step": step, "since_best": 0}))
 
 
 def conversions(folder, source):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_pipelines.stages import shards
+from data_pipelines import build
 
 
 def rows_of(share):
@@ -18,7 +18,7 @@ def rows_of(share):
 def test_every_row_is_in_one_shard(sizes, count, round_robin):
     parts = [(f"part{number}", size) for number, size in enumerate(sizes)]
     every = [(path, row) for path, size in parts for row in range(size)]
-    shares = shards.share_rows(parts, count, round_robin)
+    shares = build.share_rows(parts, count, round_robin)
     found = [rows_of(share) for share in shares]
     if round_robin:
         assert found == [every[number::count] for number in range(count)]
@@ -28,12 +28,12 @@ def test_every_row_is_in_one_shard(sizes, count, round_robin):
     assert max(numbers) - min(numbers) <= 1
     for share in shares:
         assert all(first < end for _, first, end, _ in share)
-        assert sorted(rows_of(shards.spread(share))) == sorted(rows_of(share))
+        assert sorted(rows_of(build.spread(share))) == sorted(rows_of(share))
 
 
 def test_parts_of_a_file_are_spread():
     parts = [("a", 0, 1000, 1), ("b", 3, 23, 2), ("c", 5, 6, 1)]
-    pieces = shards.spread(parts)
+    pieces = build.spread(parts)
     for path, first, end, step in parts:
         rows = [i for piece in pieces if piece[0] == path for i in range(*piece[1:])]
         assert rows == list(range(first, end, step))

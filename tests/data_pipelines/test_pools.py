@@ -1,17 +1,16 @@
-"""Tasks on processes: results in order and kept, a dead worker told in one line, nothing left running."""
+"""Tasks on processes and on Beam: results in order and kept, a dead worker told in one line, equal bytes."""
 
+import dataclasses
 import json
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
+from support.builds import contents
 
-from bert_jax.errors import ClusterError
-from data_pipelines import pools
-
-ROOT = Path(__file__).resolve().parents[3]
+from bert_jax.errors import ClusterError, UserError
+from data_pipelines import build, pools
 
 
 def square(number):
@@ -52,3 +51,32 @@ def test_a_dead_worker_is_one_line_and_what_is_done_stays(tmp_path):
         pool.run(die, tasks)
     assert "\n" not in str(caught.value)
     assert len(os.listdir(tmp_path)) >= 1 and "3" not in os.listdir(tmp_path)
+
+
+@pytest.fixture
+def expected(options, tmp_path):
+    local = dataclasses.replace(options, output=str(tmp_path / "local"), clean="exact,near")
+    build.build(local)
+    return local.output
+
+
+def test_beam_makes_the_same_bytes(options, expected, tmp_path):
+    pytest.importorskip("apache_beam")
+    options = dataclasses.replace(options, clean="exact,near")
+    built = build.build(options, beam_args="--runner=DirectRunner")
+    assert not built.already_done
+    assert contents(options.output) == contents(expected)
+    assert build.build(options, beam_args="--runner=DirectRunner").already_done
+    assert not list(tmp_path.glob("*-beam*"))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_output_that_is_a_url(options, expected, tmp_path, workers):
+    """file:// goes the way of gs://, through fsspec."""
+    url = f"file://{tmp_path}/remote"
+    remote = dataclasses.replace(options, output=url, clean="exact,near")
+    build.build(remote, workers=workers)
+    assert contents(tmp_path / "remote") == contents(expected)
+    assert build.build(remote).already_done
+    with pytest.raises(UserError, match="holds other records"):
+        build.build(dataclasses.replace(remote, seed=99))
