@@ -46,8 +46,7 @@ class StorageError(Exception):
 class Preempted(BaseException):
     """The command was stopped with all work saved and resumes when it is run again. Exit code 3.
 
-    Like KeyboardInterrupt, it does not derive from Exception: it can be raised at any point, and libraries
-    must not handle it.
+    Like KeyboardInterrupt, it does not derive from Exception: libraries must not handle it.
     """
 
 

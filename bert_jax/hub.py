@@ -81,15 +81,10 @@ _SPLITS = {"dev": ("validation", "dev", "val", "valid")}
 
 
 class DataSet(NamedTuple):
-    """A data set that has a short name.
+    """A data set that has a short name: its source on the hub and its fine-tuning task, "" for a corpus.
 
-    Attributes:
-        source: its name on the hub.
-        task: the fine-tuning task of the data set; "" for a corpus.
-        columns: {field of `config.data`: column} of its files.
-        rows: the number of training and evaluation rows; for a corpus, the documents in millions.
-        license: the license; "" if its card has none.
-        splits: {split: its name in the data set}, if the names differ.
+    `columns` are {field of `config.data`: column}, `rows` the numbers of training and evaluation rows or
+    millions of documents, and `splits` {split: its name in the data set}, if the names differ.
     """
 
     source: str

@@ -36,8 +36,8 @@ class _State:
 def install(command: str) -> None:
     """Installs handlers for SIGTERM and SIGINT that end this process as appropriate for `command`.
 
-    Call it once, in the main thread. A signal that this process was started to ignore stays ignored. Signals
-    that arrived after `block` are delivered now.
+    A signal that this process was started to ignore stays ignored. Signals that arrived after `block` are
+    delivered now.
     """
     _State.command = command
     for number, default in (

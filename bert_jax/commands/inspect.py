@@ -33,7 +33,6 @@ with epy.lazy_imports():
     from bert_jax.workdir import run_directory
 
 
-_MOST_PROBLEMS = 20
 _SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")  # listed first
 
 _METADATA = "_CHECKPOINT_METADATA"  # a file of each step
@@ -164,10 +163,7 @@ def lines(report) -> Iterator[str]:
     yield from _fact_lines(report.facts, "  ")
     for example in report.examples:
         yield f"  {example}"
-    for problem in report.problems[:_MOST_PROBLEMS]:
-        yield f"  WRONG: {problem}"
-    if len(report.problems) > _MOST_PROBLEMS:
-        yield f"  WRONG: ... and {len(report.problems) - _MOST_PROBLEMS} more"
+    yield from (f"  WRONG: {problem}" for problem in report.problems)
     if not report.problems:
         yield "  sound"
 
@@ -181,7 +177,5 @@ def _fact_lines(facts: Mapping[str, Any], indent: str) -> Iterator[str]:
             yield from _fact_lines(value, indent + "  ")
         elif isinstance(value, list):
             yield f"{indent}{name}: {', '.join(map(str, value))}"
-        elif isinstance(value, float):
-            yield f"{indent}{name}: {value:.4g}"
         else:
             yield f"{indent}{name}: {value:,}" if type(value) is int else f"{indent}{name}: {value}"

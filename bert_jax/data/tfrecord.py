@@ -85,9 +85,9 @@ class RecordFile:
 
     def __init__(self, path: str):
         self.path = path
-        with reading(path), files.open_local(path) as file:
-            self.size = os.fstat(file.fileno()).st_size
-            self._descriptor = os.dup(file.fileno())
+        with reading(path), files.local_copy(path) as local:
+            self._descriptor = os.open(local, os.O_RDONLY)
+            self.size = os.fstat(self._descriptor).st_size
         weakref.finalize(self, os.close, self._descriptor)
         self.offsets = self._load_index()
 

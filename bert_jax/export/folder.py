@@ -70,10 +70,10 @@ def write(model: Model, folder: str, to: str, *, card: str = "", log: Callable[[
 
 
 def write_stablehlo(model: Model, path: str) -> None:
-    """Writes the serialized function of int32 `INPUTS` [batch, sequence].
+    """Writes the serialized function of int32 `INPUTS` [batch, sequence], of 2 tokens or more.
 
-    The batch may have any size, and the length is from 2 to the number of the model's positions. The function
-    raises an error for longer rows, whose last tokens would all have the last position.
+    Longer rows than the model has positions raise an error: all their last tokens would have the last
+    position.
     """
     constraints = ["sequence >= 2", f"sequence <= {model.config.max_seq_length}", "sequence^2 >= 2*sequence"]
     shape = export.symbolic_shape("batch, sequence", constraints=constraints)

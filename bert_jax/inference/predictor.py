@@ -144,10 +144,7 @@ class Predictor:
         return nest(placement.place(params, layer_axes(shapes), self._mesh, dtype))
 
     def find_columns(self, path: str, file_format: str = "auto") -> None:
-        """Finds the columns of a table by their usual names, for an external model without given columns.
-
-        `bert_jax.tasks.inferred` lists these names; `text_a` and `text_b` are also recognized.
-        """
+        """Finds the columns of a table by their usual names, for an external model without given columns."""
         config = self.task.config
         if not (self._finds_columns and isinstance(self.task, TableTask)):
             return

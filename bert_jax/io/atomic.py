@@ -98,9 +98,8 @@ def write_text(path: files.PathLike, content: str, sync: bool = True) -> None:
 def replace_directory(path: files.PathLike) -> Iterator[str]:
     """Yields an empty local directory that becomes `path` when the block ends without an error.
 
-    An error leaves an existing local directory unchanged. If the process is killed between the two renames,
-    the old content is in NAME.replaced-*. A mount point or the working directory, which cannot be renamed,
-    and a URL get the files one by one at the end, and new files are removed after an error.
+    If the process is killed between the two renames, the old content is in NAME.replaced-*. A mount point or
+    the working directory, which cannot be renamed, and a URL get the files one by one at the end.
     """
     path = os.fspath(path)
     is_remote = files.is_remote(path)

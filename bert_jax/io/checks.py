@@ -16,9 +16,7 @@ PICTURES = (".png", ".pdf", ".svg")
 def check_free(path: files.PathLike, overwrite: bool, flag: str = "--output") -> None:
     """Raises a UserError if an output exists, except an empty directory, and may not be replaced.
 
-    Outputs that take long to compute (a vocabulary, records, a converted model, predictions, embeddings) are
-    replaced only with --overwrite. Pictures and reports, which take seconds, are always replaced. Outputs
-    that can be resumed, such as a work directory, are continued.
+    Pictures and reports, which take seconds, are always replaced. Outputs that can be resumed are continued.
     """
     if overwrite or not files.exists(path) or (files.is_directory(path) and not files.names(path)):
         return

@@ -18,7 +18,6 @@ import os
 import pathlib
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -100,15 +99,6 @@ def local_copy(path: PathLike) -> Iterator[str]:
         yield copy
 
 
-def open_local(path: PathLike) -> BinaryIO:
-    """Opens a file for reading; for a URL, a temporary local copy that is deleted when it is closed."""
-    if not is_remote(path):
-        return open(path, "rb")
-    copy: Any = tempfile.NamedTemporaryFile()  # noqa: SIM115 (the caller closes it)
-    download(path, copy.name)
-    return copy
-
-
 def download(path: PathLike, target: str) -> None:
     """Copies a remote file to a local path, whose content it replaces."""
     with remote.opened(path) as (system, bare):
@@ -117,8 +107,8 @@ def download(path: PathLike, target: str) -> None:
 
 def load_array(path: PathLike) -> np.ndarray:
     """Returns a memory-mapped .npy file; a remote file is copied to the local disk first."""
-    with open_local(path) as file:
-        return np.load(file.name, mmap_mode="r")
+    with local_copy(path) as local:
+        return np.load(local, mmap_mode="r")  # a deleted copy stays mapped
 
 
 def upload(source: str, path: PathLike) -> None:
@@ -164,8 +154,7 @@ def exists(path: PathLike) -> bool:
 def exists_on_server(path: PathLike) -> bool:
     """Returns whether a file or a directory exists, also if another machine has just created it.
 
-    NFS may remember for a minute that a name did not exist. When a directory is opened, it asks the server
-    whether the directory has changed, and forgets such names.
+    NFS may remember for a minute that a name did not exist, unless its directory is opened.
     """
     if not is_remote(path):
         for directory in reversed(pathlib.Path(absolute(path)).parents):
@@ -190,8 +179,7 @@ def is_file(path: PathLike) -> bool:
 def _info(path: PathLike) -> dict[str, Any] | None:
     """Returns a remote file system's information about a path; None if it does not exist.
 
-    Network errors are raised. fsspec's own `isdir` and, for some file systems, `exists` report them as a
-    missing file, which would make a run start again from scratch.
+    fsspec's own `isdir` and `exists` report network errors as a missing file, so a run would start again.
     """
     try:
         with remote.opened(path) as (system, bare):
@@ -257,7 +245,7 @@ def make_directory(path: PathLike) -> None:
 
 
 def move(source: PathLike, target: PathLike) -> None:
-    """Renames a file, replacing the target, or renames a directory to a path that does not exist.
+    """Renames a file, replacing the target, or a directory to a path that does not exist.
 
     In an object store the data is copied: each file still appears atomically, a directory file by file.
     """

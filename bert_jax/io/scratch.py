@@ -25,8 +25,7 @@ def kept_file(name: str, content: bytes) -> str:
 def cache_directory(name: str) -> str:
     """Returns the local directory of one of bert_jax's caches, in $XDG_CACHE_HOME or ~/.cache.
 
-    Without a home directory it is a new temporary directory: in a shared directory, another user could put
-    programs into the cache of compiled programs.
+    Without a home it is temporary: in a shared directory, another user could put programs into the cache.
     """
     home = os.path.expanduser("~")  # "~" without $HOME and without an entry in /etc/passwd
     base = os.environ.get("XDG_CACHE_HOME") or (os.path.isabs(home) and os.path.join(home, ".cache"))
