@@ -58,7 +58,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is not None:
         return _main(argv)
     argv = sys.argv[1:]
-    signals.open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for characters that the terminal lacks
     is_training = bool(argv) and argv[0] in _TRAINING and not set(argv) & set(_HELP)

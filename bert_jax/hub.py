@@ -147,20 +147,18 @@ def data_files(name: str, split: str) -> list[str]:
     splits = _SPLITS.get(split, (split,))
     config, revision = matched["config"] or "", matched["revision"]
     snapshot = functools.partial(_data_snapshot, name, matched["name"])
-    patterns = _patterns(name, matched["name"], config, revision)
-    known = [each for each in splits if each in patterns]
-    if patterns and not known:
-        raise NoSplit(f"{name}: no split {split!r}; expected one of {', '.join(patterns)}")
-    if known:
-        found = snapshot(revision, patterns[known[0]])
-        if not all(each.endswith(".parquet") for each in found):
-            found = []
+    patterns = _patterns(name, config, snapshot(revision, ["README.md"]))
+    if patterns:
+        known = [each for each in splits if each in patterns]
+        if not known:
+            raise NoSplit(f"{name}: no split {split!r}; expected one of {', '.join(patterns)}")
+        found = [each for each in snapshot(revision, patterns[known[0]]) if each.endswith(".parquet")]
     else:
         folders = [f"{config}/"] if config else ["data/", ""]
         found = snapshot(revision, [f"{folder}{each}[-.]*parquet" for folder in folders for each in splits])
     if not found and not revision:
         found = snapshot(_PARQUET_BRANCH, [f"{config or '*'}/{each}/*.parquet" for each in splits])
-    if not known and len(places := {_split_of(each) for each in found}) > 1:
+    if not patterns and len(places := {_split_of(each) for each in found}) > 1:
         raise UserError(f"{name} has several data sets; expected one of {', '.join(sorted(places))}")
     if not found:
         raise NoSplit(f"{name}: no Parquet files of the split {split!r}")
@@ -174,13 +172,12 @@ def _split_of(path: str) -> str:
     return folder if file[0].isdigit() else f"{folder}/{re.split('[-.]', file)[0]}".lstrip("/")
 
 
-def _patterns(shown: str, name: str, config: str, revision: str | None) -> dict[str, list[str]]:
-    """Returns {split: patterns of its files} from the data set's card; {} if the card has none."""
-    card = _data_snapshot(shown, name, revision, ["README.md"])
+def _patterns(shown: str, config: str, card: list[str]) -> dict[str, list[str]]:
+    """Returns {split: patterns of its files} from the file of a data set's card; {} if there are none."""
     if not card:
         return {}
-    with open(card[0], encoding="utf-8") as file:
-        metadata = huggingface_hub.RepoCard(file.read(), ignore_metadata_errors=True).data.to_dict()
+    text = Path(card[0]).read_text("utf-8")
+    metadata = huggingface_hub.RepoCard(text, ignore_metadata_errors=True).data.to_dict()
     configs = {each.get("config_name", "default"): each for each in metadata.get("configs") or []}
     if not configs:
         return {}

@@ -76,7 +76,7 @@ def received() -> int | None:
 
 def print_line(message: str) -> None:
     """Prints one line to stderr, also from a signal handler, which may have interrupted another print."""
-    clear = "\r\x1b[K" if sys.stderr is not None and sys.stderr.isatty() else ""
+    clear = "\r\x1b[K" if sys.stderr.isatty() else ""
     with contextlib.suppress(OSError):
         os.write(2, f"{clear}bert-jax: {hide_secrets(message)}\n".encode(errors="backslashreplace"))
 
@@ -94,13 +94,6 @@ def discard_full_output() -> bool:
         discard_output()
         return True
     return False
-
-
-def open_closed_streams() -> None:
-    """Opens the null device as stdout or stderr if the caller has closed it, as by `>&-`; Python has None."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
 def stop_of(number: int) -> Preempted | Terminated | KeyboardInterrupt:

@@ -39,7 +39,7 @@ from bert_jax.settings.flags import Define
 
 with epy.lazy_imports():
     from bert_jax import convert
-    from bert_jax.inference import embedding, embedding_scores, held_out, minimal_pairs, predictor
+    from bert_jax.inference import embedding, embedding_scores, held_out, minimal_pairs
     from bert_jax.parallel import compiler_options
     from bert_jax.runs import sweep
     from bert_jax.tasks import glue, predictions, registry
@@ -163,8 +163,13 @@ def _of_task(flags: absl_flags.FlagValues) -> None:
         shared.check_unused(flags, _USED["workdir"], "several runs")
         return _table(directories, flags.json)
     shared.check_one(flags, "input", "split", required=False)
-    model = shared.load_finetuned(flags, "label", prepare=functools.partial(_labeled, flags))
-    task, (path, examples) = model.task, model.prepared
+    model = shared.load_finetuned(flags, "label")
+    task = model.task
+    if flags.output:
+        shared.check_predictions_file(flags, task)
+    path = shared.input_file(flags, model)
+    model.find_columns(path)
+    examples = task.read(path)
     examples.warn(progress.log)
     with progress.of_batches("evaluating") as on_batch:
         predictions = model.predict(examples, on_batch)
@@ -176,15 +181,6 @@ def _of_task(flags: absl_flags.FlagValues) -> None:
     _print(flags, title, facts, task.score(predictions), {"by_class": breakdown} if breakdown else {})
     if breakdown and not flags.json:
         _print_table(breakdown)
-
-
-def _labeled(flags: absl_flags.FlagValues, model: predictor.Predictor) -> tuple[str, Any]:
-    """Returns the file to evaluate on and its examples, after checking --output."""
-    if flags.output:
-        shared.check_predictions_file(flags, model.task)
-    path = shared.input_file(flags, model)
-    model.find_columns(path)
-    return path, model.task.read(path)
 
 
 def _table(directories: list[str], as_json: bool) -> None:

@@ -17,10 +17,8 @@ named by flags, have usual names that `finetune` also finds, or are `text_a` and
 
 from __future__ import annotations
 
-import functools
 import sys
 import time
-from typing import Any
 
 from absl import flags as absl_flags
 from etils import epy
@@ -76,24 +74,18 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
         unused = _NOT_FOR_ZIP if flags.split == "test" else (*_NOT_FOR_ZIP, "split")
         shared.check_unused(flags, unused, "a .zip")
         return _submit(flags)
-    model = shared.load_finetuned(flags, "id", prepare=functools.partial(_unlabeled, flags))
-    examples = model.prepared
-    examples.warn(progress.log)
-    with progress.of_batches("predicting") as on_batch:
-        predictions = model.predict(examples, on_batch)
-    predictions.write(flags.output)
-    print(f"wrote {flags.output}: {counted(len(examples), 'prediction')} of {model.source}{model.unknown}")
-
-
-def _unlabeled(flags: absl_flags.FlagValues, model: predictor.Predictor) -> Any:
-    """Returns the examples to predict, after checking --output."""
+    model = shared.load_finetuned(flags, "id")
     shared.check_predictions_file(flags, model.task)
     path = shared.input_file(flags, model)
     model.find_columns(path, flags.format)
     options = shared.text_columns(flags) | shared.present(flags, "id")
     examples = model.task.read_unlabeled(path, test=flags.split == "test", format=flags.format, **options)
     examples.check(0)  # the predictions have a row for each example
-    return examples
+    examples.warn(progress.log)
+    with progress.of_batches("predicting") as on_batch:
+        predictions = model.predict(examples, on_batch)
+    predictions.write(flags.output)
+    print(f"wrote {flags.output}: {counted(len(examples), 'prediction')} of {model.source}{model.unknown}")
 
 
 def _predict_lines(flags: absl_flags.FlagValues) -> None:

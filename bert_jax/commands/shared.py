@@ -133,7 +133,7 @@ def present(flags: absl_flags.FlagValues, *names: str) -> dict[str, str]:
     return {name: value for name in names if (value := flags[name].value) is not None}
 
 
-def load_finetuned(flags: absl_flags.FlagValues, *columns: str, **options) -> predictor.Predictor:
+def load_finetuned(flags: absl_flags.FlagValues, *columns: str) -> predictor.Predictor:
     """Returns the model of --workdir or --model, whose columns --text and the flags `columns` name."""
     if flags.workdir:
         check_unused(flags, ("choices",), "--workdir")
@@ -141,9 +141,9 @@ def load_finetuned(flags: absl_flags.FlagValues, *columns: str, **options) -> pr
     compiler_options.enable_compilation_cache()
     threshold = flags.null_score_diff_threshold
     overrides = {} if threshold is None else {"null_score_diff_threshold": threshold}
-    options |= {"log": progress.log, "overrides": overrides, "dtype": flags.dtype}
-    options["columns"] = text_columns(flags) | present(flags, *columns, "choices")
-    return predictor.Predictor(flags.workdir or flags.model, flags.step, **options)
+    options: dict[str, Any] = {"log": progress.log, "overrides": overrides, "dtype": flags.dtype}
+    given = text_columns(flags) | present(flags, *columns, "choices")
+    return predictor.Predictor(flags.workdir or flags.model, flags.step, columns=given, **options)
 
 
 def check_predictions_file(flags: absl_flags.FlagValues, task: Any) -> None:

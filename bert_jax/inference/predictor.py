@@ -68,7 +68,7 @@ class _Source(NamedTuple):
 
 
 class Predictor:
-    """Predicts with a model that has a fine-tuned head.
+    """Predicts with a model that has a fine-tuned head, whose parameters are read when they are first used.
 
     Args:
         model: the work directory of a `finetune` run; or an external model with a head for sequences, tokens,
@@ -81,13 +81,8 @@ class Predictor:
         log: called with each line to be logged.
         overrides: values of fields of the run's configuration that differ from training.
         dtype: the dtype of the computation, as in `EncoderConfig.for_inference`.
-        prepare: called with the predictor before the parameters are read. Reading takes the most time, so
-            errors that `prepare` raises are reported early.
         columns: for an external model: the names of the columns `text_a`, `text_b`, `label` and `id`, and the
             comma-separated names of the `choices`. A run uses the columns of its training file.
-
-    Attributes:
-        prepared: the result of `prepare`.
     """
 
     def __init__(
@@ -98,7 +93,6 @@ class Predictor:
         log: Callable[[str], None] = print,
         overrides: Mapping[str, Any] = types.MappingProxyType({}),
         dtype: str = "auto",
-        prepare: Callable[[Predictor], Any] = lambda predictor: None,
         columns: Mapping[str, str] = types.MappingProxyType({}),
     ):
         loaded = model if isinstance(model, convert.Model) else _load_unless_run(model, log)
@@ -121,27 +115,33 @@ class Predictor:
         if loaded is not None and isinstance(self.task, TextTask):
             self.task.Lines = OptionalPairs  # type: ignore[assignment, misc]
         self.unknown = assembly.UnknownTokens(source.tokenizer, log)
-        self.prepared = prepare(self)
-        kernel_check.ensure(self.task.model_config, log)
         size = batch_size or config.batch_size
         self.batch_size = -(-size // self._mesh.size) * self._mesh.size
         self._limits_tokens = bool(batch_size)
         self._sizes = engine.few_sizes(self.batch_size, self._mesh.size)
         self._buckets: tuple[int, ...] = ()
         self.objective = self.task.objective()
-        self._params = self._load(source, log)
         self._predict: Callable = outputs.make_predict(self.objective, self._mesh)
+        self._name, self._found = source.name, source.params
 
-    def _load(self, source: _Source, log: Callable[[str], None]) -> Any:
-        shapes = self.objective.init_shapes
-        self.source, found = source.name, source.params
+    @functools.cached_property
+    def _loaded(self) -> tuple[str, Any]:
+        """The path of the model and its parameters, which take the most time to read."""
+        kernel_check.ensure(self.task.model_config, self._log)
+        shapes, name, found = self.objective.init_shapes, self._name, self._found
         if found is None:
             abstract = sharding.abstract_replicated(shapes, self._mesh)
-            params, report = checkpoint.load_params(source.name, abstract, log=log)
-            self.source, found = report.source, flatten(params)
-        params = {name: found[name] for name in parameter_shapes(shapes)}
+            params, report = checkpoint.load_params(name, abstract, log=self._log)
+            name, found = report.source, flatten(params)
+        params = {each: found[each] for each in parameter_shapes(shapes)}
         dtype = self.task.model_config.dtype
-        return nest(placement.place(params, layer_axes(shapes), self._mesh, dtype))
+        self._found = None
+        return name, nest(placement.place(params, layer_axes(shapes), self._mesh, dtype))
+
+    @property
+    def source(self) -> str:
+        """Returns the path or the name of the model."""
+        return self._loaded[0]
 
     def find_columns(self, path: str, file_format: str = "auto") -> None:
         """Finds the columns of a table by their usual names, for an external model without given columns."""
@@ -231,7 +231,9 @@ class Predictor:
             shapes = outputs.Shapes.choose(
                 data, size, self._row_flops, self._mesh, packs=self.task.packs, most_tokens=most
             )
-        found = outputs.predict_all(self._predict, self._params, data, shapes, self._mesh, on_batch=on_batch)
+        found = outputs.predict_all(
+            self._predict, self._loaded[1], data, shapes, self._mesh, on_batch=on_batch
+        )
         return self._activation(found)
 
     @functools.cached_property
@@ -246,7 +248,7 @@ class Predictor:
         pairs: list[assembly.Pair] = [([], None)] * group
         rows = assembly.assemble([(pairs, False)], (), task.tokenizer, longest, rows_per_example=group)
         shapes = [(size, padded) for size in self._sizes for padded in self._buckets]
-        predict = functools.partial(self._predict, self._params)
+        predict = functools.partial(self._predict, self._loaded[1])
         on_program(0, len(shapes))
         for done, (size, padded) in enumerate(shapes, 1):
             of_padding = [(np.full(size, -1), (padded,))]

@@ -1,9 +1,8 @@
 """Plots the metrics of runs from their metrics.jsonl."""
 
-import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from etils import epy
@@ -16,8 +15,7 @@ with epy.lazy_imports():  # matplotlib takes a second to import
     from matplotlib import ticker
 
 
-@dataclasses.dataclass(frozen=True)
-class _Panel:
+class _Panel(NamedTuple):
     title: str
     metrics: tuple[str, ...]
     kind: str  # "loss", "score" or "other"

@@ -44,17 +44,13 @@ def test_every_step_of_a_work_directory(workdir, capsys):
     assert "parameters: 30" in capsys.readouterr().out
 
 
-def test_the_best_checkpoint_is_verified_too(workdir, capsys):
+def test_damaged_steps_are_told_and_the_others_are_read(workdir, capsys):
     shutil.copytree(workdir / "checkpoints" / "5", workdir / "best" / "5")
     code, report = inspect(capsys, workdir)
     assert code == 0 and {"best/5", "5", "10"} <= report["facts"].keys()
-    damage(workdir / "best" / "5")
+    for folder in ("best", "checkpoints"):
+        damage(workdir / folder / "5")
     code, report = inspect(capsys, workdir)
-    assert code == 1 and "best/5" in report["problems"][0] and "5" in report["facts"]
-
-
-def test_a_damaged_step_is_told_and_the_others_are_read(workdir, capsys):
-    damage(workdir / "checkpoints" / "5")
-    code, report = inspect(capsys, workdir)
-    assert code == 1 and len(report["problems"]) == 1 and "checkpoints/5" in report["problems"][0]
-    assert "10" in report["facts"] and "5" not in report["facts"]
+    assert code == 1 and "10" in report["facts"] and not {"5", "best/5"} & report["facts"].keys()
+    for folder, problem in zip(("best", "checkpoints"), report["problems"], strict=True):
+        assert f"{folder}/5" in problem

@@ -41,6 +41,8 @@ MISTAKES = [
     (["convert", "--input=model", "--output=o", "--to=onnx", "--layers=0"], "--layers has no effect"),
     (["pretrain", "--workdir=x", TINY, "--push_to=none"], "push_to=none: expected USER/NAME"),
     (["plot", "--model=model", "--text=a", "--output=x.html"], "--output=x.html"),
+    (["plot", "--workdir=none"], "none: no metrics"),
+    (["plot"], "exactly one of the flags --workdir, --model"),
     (["inspect", "none"], "none: no such path"),
     (["inspect", "model", "--vocab=vocab.txt"], "--vocab=vocab.txt: expected records"),
     (["sweep", "--experiment=none", "--workdir=x"], "none"),

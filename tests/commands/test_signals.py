@@ -48,7 +48,6 @@ def start(command, body):
     "command, number, code, line",
     [
         ("pretrain", signal.SIGTERM, 3, "stopped with nothing to save; run the same command to resume"),
-        ("data", signal.SIGTERM, 3, "stopped with nothing to save; run the same command to resume"),
         ("embed", signal.SIGTERM, 143, "stopped by SIGTERM; the command starts over"),
         ("pretrain", signal.SIGINT, 130, "interrupted; run the same command to resume"),
         ("embed", signal.SIGINT, 130, "interrupted; the command starts over"),

@@ -1,7 +1,6 @@
 """Every command with URLs for all paths, on an emulator of Google Cloud Storage. The current directory stays
 empty; code that mistakes a URL for a local path would create a folder named `gs:` there."""
 
-import json
 import os
 
 import fsspec
@@ -67,104 +66,41 @@ def run(here, capsys):
     return call
 
 
-@pytest.fixture(scope="module")
-def commands(bucket):
-    """Runs each command once; later commands use its output."""
-    done = set()
-
-    def after(name, *arguments):
-        if name not in done:
-            assert cli.main(list(arguments)) == 0
-            done.add(name)
-        return f"{bucket}/{name}"
-
-    return after
+FIELDS = {"optimizer.warmup_steps": 1, "eval.every": 2, "checkpoint.every": 2}
 
 
-@pytest.fixture(scope="module")
-def vocabulary(bucket, commands):
-    flags = f"--input={bucket}/corpus/*.txt", "--size=100", "--min_frequency=1"
-    return commands("vocab.txt", "vocab", *flags, f"--output={bucket}/vocab.txt")
+def test_from_text_to_predictions(bucket, run):
+    text, vocabulary, records = f"--input={bucket}/corpus/*.txt", f"{bucket}/vocab.txt", f"{bucket}/records"
+    run("vocab", text, "--size=100", "--min_frequency=1", f"--output={vocabulary}")
+    made = f"--vocab={vocabulary}", f"--output={records}", "--max_seq_length=32", "--eval_fraction=0.2"
+    run("data", text, *made)
+    assert "sound" in run("inspect", records) and "sound" in run("inspect", vocabulary)
 
-
-@pytest.fixture(scope="module")
-def records(bucket, vocabulary, commands):
-    flags = f"--input={bucket}/corpus/*.txt", f"--vocab={vocabulary}", "--max_seq_length=32"
-    return commands("records", "data", *flags, f"--output={bucket}/records", "--eval_fraction=0.2")
-
-
-@pytest.fixture(scope="module")
-def pretrained(bucket, records, commands):
-    fields = {"steps": 4, "optimizer.warmup_steps": 1, "eval.every": 2, "checkpoint.every": 2}
-    return commands("run", *processes.command(f"{bucket}/run", records, **fields))
-
-
-@pytest.fixture(scope="module")
-def finetuned(bucket, pretrained, commands):
-    return commands("tuned", *finetune(bucket, pretrained, "tuned"))
-
-
-def finetune(bucket, pretrained, name, *more):
-    flags = ("--config.max_seq_length=16", "--config.batch_size=16", "--config.epochs=2", *more)
-    return fine_tuned.command(f"{bucket}/task", f"{bucket}/{name}", pretrained, *flags)
-
-
-def test_vocabulary_and_records(bucket, records, run):
-    assert files.exists(f"{records}/manifest.json")
-    assert "sound" in run("inspect", records)
-    assert "sound" in run("inspect", f"{bucket}/vocab.txt")
-
-
-def test_pretraining_and_resuming(bucket, records, pretrained, run):
-    left_by_a_killed_run = f"{pretrained}/checkpoints/6/part"
+    pretrained, left_by_a_killed_run = f"{bucket}/run", f"{bucket}/run/checkpoints/6/part"
+    run(*processes.command(pretrained, records, steps=4, **FIELDS))
     write(left_by_a_killed_run, "x")
-    said = run(
-        *processes.command(
-            pretrained, records, **{"steps": 6, "optimizer.warmup_steps": 1, "checkpoint.every": 2}
-        ),
-        "--allow_changes",
-    )
-    assert "resumed from step 4" in said
+    said = run(*processes.command(pretrained, records, steps=6, **FIELDS), "--allow_changes")
+    assert "resumed from step 4" in said and not files.exists(left_by_a_killed_run)
     assert files.names(f"{pretrained}/checkpoints") == ["2", "4", "6"]
-    assert not files.exists(left_by_a_killed_run)
-    assert files.names(f"{pretrained}/tensorboard")
-    assert "sound" in run("inspect", pretrained)
+    assert files.names(f"{pretrained}/tensorboard") and "sound" in run("inspect", pretrained)
     run("plot", f"--workdir={pretrained}", f"--output={bucket}/curves.svg")
     assert b"<svg" in files.read(f"{bucket}/curves.svg")
 
-
-def test_a_new_machine_has_the_programs_that_another_compiled(bucket, records, tmp_path, monkeypatch):
-    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
-    programs = []
-    for number in range(2):
-        for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME"):
-            monkeypatch.setenv(name, str(tmp_path / f"{name}{number}"))
-            os.mkdir(tmp_path / f"{name}{number}")
-        fields = {"steps": 1, "optimizer.warmup_steps": 0, "checkpoint.every": 0}
-        code, output = processes.run(processes.command(f"{bucket}/runs/{number}", records, **fields))
-        assert code == 0, output
-        programs.append(files.names(f"{bucket}/runs/xla_cache"))
-    assert any(name.startswith("jit_train_step") for name in programs[0])
-    assert programs[0] == programs[1]  # a different key would have added a program
-
-
-def test_finetuning_evaluation_and_prediction(bucket, finetuned, run):
-    assert {"best", "best.json", "README.md", "errors-dev.tsv"} <= set(files.names(finetuned))
-    run("evaluate", f"--workdir={finetuned}", f"--output={bucket}/evaluated.tsv")
+    tuned, task = f"{bucket}/tuned", f"{bucket}/task"
+    flags = ("--config.max_seq_length=16", "--config.batch_size=16", "--config.epochs=2")
+    run(*fine_tuned.command(task, tuned, pretrained, *flags))
+    assert {"best", "best.json", "README.md", "errors-dev.tsv"} <= set(files.names(tuned))
+    run("evaluate", f"--workdir={tuned}", f"--output={bucket}/evaluated.tsv")
     assert files.read(f"{bucket}/evaluated.tsv").count(b"\n") == 17
-    flags = f"--workdir={finetuned}", f"--input={bucket}/task/dev.csv", f"--output={bucket}/predicted.jsonl"
-    assert "wrote gs://" in run("predict", *flags)
-    predicted = files.read(f"{bucket}/predicted.jsonl").decode().splitlines()
-    assert len(predicted) == 16 and "probabilities" in json.loads(predicted[0])
-
-
-def test_seeds(bucket, pretrained, run):
-    run(*finetune(bucket, pretrained, "seeds", "--seeds=2", "--config.epochs=1"))
+    output = f"{bucket}/predicted.jsonl"
+    assert "wrote gs://" in run(
+        "predict", f"--workdir={tuned}", f"--input={task}/dev.csv", f"--output={output}"
+    )
+    assert files.read(output).count(b"probabilities") == 16
+    run(*fine_tuned.command(task, f"{bucket}/seeds", pretrained, *flags, "--seeds=2", "--config.epochs=1"))
     best = sweep.read_summary(f"{bucket}/seeds")["run"]
     assert best.startswith(f"{bucket}/seeds/seed-") and files.exists(f"{best}/best.json")
 
-
-def test_conversion_both_ways_and_embedding(bucket, pretrained, run):
     run("convert", f"--input={pretrained}", f"--output={bucket}/hf", "--to=huggingface")
     assert {"config.json", "model.safetensors", "vocab.txt"} <= set(files.names(f"{bucket}/hf"))
     run("convert", f"--input={bucket}/hf", f"--output={bucket}/native", "--to=bert_jax")
@@ -177,3 +113,19 @@ def test_conversion_both_ways_and_embedding(bucket, pretrained, run):
     assert vectors[0].shape == (2, 32)
     np.testing.assert_array_equal(vectors[0], vectors[1])
     assert "cat" in run("fill-mask", f"--model={bucket}/native", "the [MASK] is big", "--top=60")
+
+
+def test_a_new_machine_has_the_programs_that_another_compiled(bucket, tmp_path, monkeypatch):
+    records = processes.write_records(tmp_path / "records")
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    programs = []
+    for number in range(2):
+        for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME"):
+            monkeypatch.setenv(name, str(tmp_path / f"{name}{number}"))
+            os.mkdir(tmp_path / f"{name}{number}")
+        fields = {"steps": 1, "optimizer.warmup_steps": 0, "checkpoint.every": 0}
+        code, output = processes.run(processes.command(f"{bucket}/runs/{number}", records, **fields))
+        assert code == 0, output
+        programs.append(files.names(f"{bucket}/runs/xla_cache"))
+    assert any(name.startswith("jit_train_step") for name in programs[0])
+    assert programs[0] == programs[1]  # a different key would have added a program

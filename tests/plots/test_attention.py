@@ -57,10 +57,5 @@ def test_the_command(tmp_path, capsys):
     assert cli.main(["plot", *flags, "--layer=2", "--text_b=a dog"]) == 0
     assert f"wrote {tmp_path}/a.png (9 tokens)" in capsys.readouterr().out
     drawn(tmp_path / "a.png")
-    for arguments, message in (
-        ([*flags, "--layer=4"], "--layer=4: expected a number from 1 to 3, or all"),
-        (["--model=none", flags[1], "--output=a.bmp"], "ending in .png, .pdf, or .svg"),
-    ):
-        assert cli.main(["plot", *arguments]) == 2
-        error = capsys.readouterr().err
-        assert message in error and error.count("\n") == 1
+    assert cli.main(["plot", *flags, "--layer=4"]) == 2
+    assert "--layer=4: expected a number from 1 to 3, or all" in capsys.readouterr().err

@@ -86,7 +86,7 @@ def test_the_loss_of_an_evaluation_is_that_of_training(finetuned, files):
     data = model.task.encode(examples)
     batch = batches.make_batch(data, np.array([*range(len(data)), -1]), (16,))
     evaluate = jax.jit(make_eval_step(model.task.objective()))
-    params = placement.restack(model._params)
+    params = placement.restack(model._loaded[1])
     pairs = evaluate(params, batch, 0, 0)
     assert pairs["task_loss"][1] == len(data)
     expected = float(pairs["task_loss"][0] / pairs["task_loss"][1])
