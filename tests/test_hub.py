@@ -46,14 +46,10 @@ def test_one_line_says_what_is_missing(folders, name):
         hub.local_path(name)
 
 
-def test_a_folder_of_the_same_name_is_preferred(tmp_path, monkeypatch):
+@pytest.mark.parametrize("path", ["/a/b", "gs://bucket/model", "a/b/c", "./a", "../b", "", "a b", NAME])
+def test_paths_and_existing_folders_are_no_names(tmp_path, monkeypatch, path):
     monkeypatch.chdir(tmp_path)
     os.makedirs(NAME)
-    assert hub.local_path(NAME) == NAME
-
-
-@pytest.mark.parametrize("path", ["/a/b", "gs://bucket/model", "a/b/c", "./a", "../b", "", "a b"])
-def test_paths_are_no_names(path):
     assert not hub.is_name(path) and hub.local_path(path) == path
 
 

@@ -177,5 +177,7 @@ def _fact_lines(facts: Mapping[str, Any], indent: str) -> Iterator[str]:
             yield from _fact_lines(value, indent + "  ")
         elif isinstance(value, list):
             yield f"{indent}{name}: {', '.join(map(str, value))}"
+        elif isinstance(value, float):
+            yield f"{indent}{name}: {value:.4g}"
         else:
             yield f"{indent}{name}: {value:,}" if type(value) is int else f"{indent}{name}: {value}"

@@ -6,7 +6,7 @@ import random
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import growth, small_tokenizers
+from support import small_tokenizers
 from support.embeddings import tiny_model
 
 from bert_jax import tokenization
@@ -79,16 +79,3 @@ def test_the_rows_of_long_texts_are_the_beginnings_of_all_their_tokens(vocabular
     for row, ids in zip(engine.text_rows(tokenizer, texts, limit, [mask]), whole, strict=True):
         assert row.token_ids.tolist() == tokenizer.layout.row(ids[:room]).tolist()
         assert row.cut == (len(ids) > room)
-
-
-def test_no_more_of_a_text_is_tokenized_than_can_be_used(vocabulary_files, monkeypatch):
-    path, options = vocabulary_files["wordpiece"]
-    tokenizer, seen = tokenization.load(path, **options), []
-    encode = tokenizer.encode_batch
-    monkeypatch.setattr(
-        tokenizer, "encode_batch", lambda texts, **more: seen.extend(map(len, texts)) or encode(texts, **more)
-    )
-    for unit in ("cat ", "x" * 150 + "\n", "\u0301\u0323 e "):
-        (row,) = engine.text_rows(tokenizer, [growth.repeated(unit, 1 << 20)], 16)
-        assert row.cut and len(row.token_ids) == 16
-    assert sum(seen) < 1 << 14

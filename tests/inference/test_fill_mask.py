@@ -48,20 +48,6 @@ def test_each_mask_has_the_most_likely_tokens(filler):
         assert sum(probabilities) == pytest.approx(1, abs=1e-5)
 
 
-@pytest.mark.parametrize("top, values", [(1, 2), (3, 7), (60, 1000)])
-def test_equal_candidates_come_by_id(top, values):
-    class Tokenizer:
-        vocab_size, spelling = 50, staticmethod(str)
-
-    probabilities = np.random.default_rng(top).integers(0, values, 64).astype(np.float32)
-    probabilities[50:] = values  # after the vocabulary
-    found = fill_mask.most_likely(Tokenizer(), probabilities, top)
-    order = np.argsort(-probabilities[:50], kind="stable")[:top]
-    assert [(each.token, each.probability) for each in found] == [(str(i), probabilities[i]) for i in order]
-    unknown = fill_mask.most_likely(Tokenizer(), np.full(64, np.nan, np.float32), top)
-    assert [each.token for each in unknown] == [str(i) for i in range(50)][:top]
-
-
 def test_a_model_with_a_mask_decoder_is_filled_as_it_was_trained():
     config = tiny_config(position="disentangled", mask_decoder=True)
     model = PretrainingModel(config, next_sentence=False)

@@ -32,14 +32,6 @@ def test_values_that_are_not_finite_are_left_out():
     assert curves.series(rows, "eval", "loss")[1].tolist() == [2.0]
 
 
-def test_all_panels_show_the_same_steps(tmp_path):
-    rows = [row | ({"mfu": 0.5} if row["step"] <= 10 else {}) for row in write_metrics(tmp_path)]
-    figure = curves.draw_metrics({"run": rows})
-    assert "Model FLOPs utilization" in [axis.get_title(loc="left") for axis in figure.axes]
-    ((low, high),) = {axis.get_xlim() for axis in figure.axes}
-    assert low <= 1 and 100 <= high < 110
-
-
 def test_smoothing_keeps_a_line_a_line():
     line = np.arange(200.0)
     smooth = curves._smooth(line)
