@@ -2,13 +2,11 @@
 
 import os
 import threading
-import time
 
 import jax
 import orbax.checkpoint as ocp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from orbax.checkpoint._src.metadata import checkpoint as orbax_metadata
 from support.states import abstract, assert_same, make_state, restore_latest, save
 
 from bert_jax import checkpoint
@@ -71,24 +69,6 @@ def test_steps_do_not_wait_for_the_store(copy, mesh, monkeypatch):
     assert ("move", False) in asked and not any(in_main for _, in_main in asked)
     checkpointer.close()
     assert sorted(os.listdir(copy)) == ["10", "8"]
-
-
-def test_polling_does_not_wait_for_orbax_to_write_its_metadata(tmp_path, mesh, monkeypatch):
-    checkpointer, polled, written = checkpoint.Checkpointer(tmp_path / "c"), threading.Event(), []
-    update = orbax_metadata._MetadataStoreImpl.update
-
-    def slow(*arguments, **options):
-        written.append(polled.wait(timeout=20))
-        return update(*arguments, **options)
-
-    monkeypatch.setattr(orbax_metadata._MetadataStoreImpl, "update", slow)
-    checkpointer.save(1, make_state(mesh, 1))
-    for _ in range(100):
-        checkpointer.poll()
-        time.sleep(0.01)
-    polled.set()
-    checkpointer.close()
-    assert written and all(written)
 
 
 def test_a_step_that_is_there_is_not_saved_again(copy, mesh):

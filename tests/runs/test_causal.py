@@ -3,13 +3,11 @@
 import json
 import math
 import re
-import shutil
 
-import numpy as np
 import pytest
-from support import processes
+from support import fine_tuned, processes
 
-from bert_jax import checkpoint, cli, convert
+from bert_jax import checkpoint, cli
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -57,19 +55,9 @@ def phases(tmp_path_factory, records):
 @pytest.mark.long
 @pytest.mark.parametrize("last", [2, BORDER, BORDER + 1])
 def test_a_run_resumes_bit_for_bit_in_and_between_its_phases(phases, records, tmp_path, capsys, last):
-    """From what is left of a run that was killed after a step."""
-    workdir = tmp_path / "run"
-    shutil.copytree(phases, workdir)
-    for step in range(last + 1, STEPS + 1):
-        shutil.rmtree(workdir / "checkpoints" / str(step))
-    assert cli.main(processes.command(workdir, records, **PHASES)) == 0
-    output = capsys.readouterr().out
-    assert f"resumed from step {last} " in output
+    output = fine_tuned.assert_resumes_to_the_same_end(
+        lambda copy: cli.main(processes.command(copy, records, **PHASES)),
+        phases, tmp_path / "run", capsys, last,
+    )  # fmt: skip
     assert "the first 5 steps train causal LM, the others masked LM" in output
     assert len(re.findall("compiled the train step", output)) == (2 if last < BORDER else 1)
-    mine, reference = convert.load(workdir).params, convert.load(phases).params
-    assert mine.keys() == reference.keys()
-    assert all(np.array_equal(mine[name], reference[name]) for name in mine)
-    assert checkpoint.verify(workdir / "checkpoints" / str(STEPS)) == checkpoint.verify(
-        phases / "checkpoints" / str(STEPS)
-    )

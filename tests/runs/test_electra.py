@@ -1,35 +1,31 @@
 """A tiny ELECTRA and a tiny DeBERTa v3 from records to a fine-tuned model: resumed, exported."""
 
 import json
-import shutil
 
 import jax
 import numpy as np
 import pytest
-from support import lowering, processes
+from support import fine_tuned, lowering, processes
 from support.conversions import check_equal
 
 from bert_jax import checkpoint, cli, convert
 from bert_jax.checkpoint.leaves import flatten, nest
 from bert_jax.convert.formats import work_directory
+from bert_jax.models import parameters
+from bert_jax.objectives.masked_lm import MaskedLM
 from bert_jax.runs import pretrain
 from bert_jax.settings import config_files, pretrain_config
 from bert_jax.training import flops
 
-FIELDS = {"steps": 6, "checkpoint.every": 3, "optimizer.warmup_steps": 2, "eval.every": 6}
 CONFIG = processes.CONFIG.with_name("electra_tiny.py")
+FIELDS = {
+    "config": CONFIG, "steps": 6, "checkpoint.every": 3, "optimizer.warmup_steps": 2, "eval.every": 6,
+    "model.embedding_size": 24, "replaced_tokens.generator_hidden_size": 16,
+}  # fmt: skip
 
 
-def command(workdir, records, config=CONFIG, **fields):
-    shape = {name: value for name, value in processes.TINY.items() if name.startswith("model.")}
-    shape["model.embedding_size"], shape["replaced_tokens.generator_hidden_size"] = 24, 16
-    fields = shape | {"batch_size": 8, "log_every": 1, "data.dir": records} | FIELDS | fields
-    return [
-        "pretrain",
-        f"--config={config}",
-        f"--workdir={workdir}",
-        *(f"--config.{name}={value}" for name, value in fields.items()),
-    ]
+def command(workdir, records, **fields):
+    return processes.command(workdir, records, **FIELDS | fields)
 
 
 @pytest.fixture(scope="module")
@@ -119,13 +115,10 @@ def test_the_sum_of_two_tables_is_handed_on(deberta, tmp_path):
 
 
 @pytest.mark.long
-def test_a_run_with_a_difference_resumes_bit_for_bit_and_continues(deberta, records, tmp_path):
-    workdir = tmp_path / "run"
-    shutil.copytree(deberta, workdir)
-    shutil.rmtree(workdir / "checkpoints" / "6")
-    assert cli.main(command(workdir, records, **DEBERTA)) == 0
-    steps = [checkpoint.verify(each / "checkpoints" / "6") for each in (workdir, deberta)]
-    assert steps[0] == steps[1]
+def test_a_run_with_a_difference_resumes_bit_for_bit_and_continues(deberta, records, tmp_path, capsys):
+    fine_tuned.assert_resumes_to_the_same_end(
+        lambda copy: cli.main(command(copy, records, **DEBERTA)), deberta, tmp_path / "run", capsys, 3
+    )
     still = {"init_from": deberta, "optimizer.learning_rate": 0.0}
     assert cli.main(command(tmp_path / "other", records, **DEBERTA | still)) == 0
     model, other = convert.load(deberta), convert.load(tmp_path / "other")
@@ -156,11 +149,6 @@ def test_fine_tuning_takes_the_discriminator(run, finetuned):
     ],
 )
 def test_the_configs_have_the_parameters_of_both_networks(name, words, counts):
-    import jax
-
-    from bert_jax.models import parameters
-    from bert_jax.objectives.masked_lm import MaskedLM
-
     fields = config_files.load(f"pretrain/{name}")
     fields.model.vocab_size = words
     config = pretrain_config.pretraining(fields)

@@ -5,6 +5,7 @@ import pytest
 from support import google_records, processes
 from support.processes import error_of
 
+from bert_jax import checkpoint, cli, convert
 from bert_jax.workdir import run_directory
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -39,6 +40,17 @@ def test_init_from_starts_with_its_weights(pretrain, trained, tmp_path):
     assert f"tensors from {trained}/checkpoints/6; new: none; not used: none" in output
     losses = [processes.metrics(path)[0]["loss"] for path in (trained, tmp_path / "run")]
     assert losses[1] < losses[0]  # of the first step
+
+
+@pytest.mark.slow
+def test_records_without_labels_train_no_pooler(pretrain, tmp_path):
+    single, run = processes.write_records(tmp_path / "single", nsp="none"), tmp_path / "run"
+    assert pretrain(run, single, steps=6)[0] == 0
+    assert {name.split("/")[0] for name in checkpoint.parameter_names(run)} == {"encoder", "mlm"}
+    assert not any(name.startswith("nsp") for line in processes.metrics(run) for name in line)
+    folder = tmp_path / "exported"
+    assert cli.main(["convert", f"--input={run}", f"--output={folder}", "--to=huggingface"]) == 0
+    assert convert.load(folder).head == "masked_lm"
 
 
 @pytest.fixture

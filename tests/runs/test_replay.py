@@ -4,14 +4,13 @@ import shutil
 
 import numpy as np
 import pytest
-from support import processes
+from support import fine_tuned, processes
 from support.processes import error_of
 
-from bert_jax import checkpoint
+from bert_jax import cli
 from bert_jax.data.records import count_tokens
 from bert_jax.runs import pretrain as pretraining
 from bert_jax.settings import defaults, pretrain_config
-from bert_jax.workdir import run_directory
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -34,8 +33,8 @@ def metrics(directory):
 
 
 @pytest.mark.slow
-def test_a_run_and_its_end_after_a_kill(pretrain, general, tmp_path):
-    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+def test_a_run_and_its_end_after_a_kill(pretrain, records, general, tmp_path, capsys):
+    straight = tmp_path / "straight"
     fields = FIELDS | {"data.replay": general, "data.replay_share": 0.25}
     code, output, error = pretrain(straight, **fields)
     assert (code, error) == (0, "")
@@ -51,17 +50,9 @@ def test_a_run_and_its_end_after_a_kill(pretrain, general, tmp_path):
         [line["mlm_loss"] for line in lines if line["kind"] == kind] for kind in ("eval", "eval_replay")
     )
     assert not set(one) & set(other) and np.isfinite(one + other).all()
-    run = run_directory.read_run(straight)
-    assert run["records"]["fingerprint"] == "random-95-64-0, replay random-95-20-1"
-    assert (run["config"]["data"]["replay"], run["config"]["data"]["replay_share"]) == (str(general), 0.25)
-
-    # As if it had been killed after the checkpoint of step 4.
-    shutil.copytree(straight, resumed)
-    shutil.rmtree(resumed / "checkpoints" / "6")
-    code, output, error = pretrain(resumed, **fields)
-    assert (code, error) == (0, "") and "resumed from step 4" in output
-    assert checkpoint.verify(resumed / "checkpoints" / "6") == checkpoint.verify(
-        straight / "checkpoints" / "6"
+    resumed = tmp_path / "resumed"
+    fine_tuned.assert_resumes_to_the_same_end(
+        lambda copy: cli.main(processes.command(copy, records, **fields)), straight, resumed, capsys
     )
     assert metrics(resumed) == lines
 

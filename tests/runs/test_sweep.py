@@ -8,7 +8,7 @@ import pytest
 from bert_jax import cli
 from bert_jax.errors import UserError
 from bert_jax.runs import sweep
-from bert_jax.runs.sweep import Experiment, Finetuning, HeldOut, Variant
+from bert_jax.runs.sweep import Experiment, Finetuning, Variant
 from bert_jax.settings import config_files, defaults, pretrain_config
 from bert_jax.tasks import fields
 
@@ -228,29 +228,3 @@ def test_every_variant_of_an_installed_experiment_has_a_valid_config(name, pretr
             if isinstance(measure, Finetuning):
                 given = measure.configured(variant, init_from="model", data_dir="data")
                 fields.check(given)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["experiments/distillation", "experiments/hour", "experiments/hour_distilled"]
-)
-def test_every_variant_with_a_config_of_its_own_is_trained_for_a_few_steps(
-    name, pretrained, vocabulary, tmp_path
-):
-    experiment, text, records = INSTALLED[name], tmp_path / "text.txt", {}
-    lines = (f"the {color} cat is a big dog .\ntwo small birds .\n\n" for color in ("red", "blue") * 400)
-    text.write_text("".join(lines))
-    for kind, flags in experiment.records.items():
-        records[kind] = str(tmp_path / kind)
-        command = ["data", f"--input={text}", f"--vocab={vocabulary}", f"--output={records[kind]}"]
-        assert cli.main([*command, "--max_seq_length=32", *flags]) == 0
-    variants = [dataclasses.replace(each, measures=None) for each in experiment.variants if each.config]
-    measures = [each for each in experiment.measures if isinstance(each, HeldOut)]
-    changes = dict(variants=variants, measures=measures, seeds=1, budget="steps=8")
-    small = dataclasses.replace(experiment, **changes)
-    checkpoint = str(pretrained) if experiment.needs_checkpoint else ""
-    work = sweep.Sweep(small, str(tmp_path / "sweep"), records, checkpoint=checkpoint)
-    work.run()
-    trained = [variant.name for variant in experiment.variants if variant.config]
-    assert [row["variant"] for row in work.results if row["measure"] == sweep.PRETRAINING] == trained
-    assert all(f"| {variant} |" in work.report() for variant in trained)

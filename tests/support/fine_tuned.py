@@ -140,23 +140,22 @@ def finetuned(request, tmp_path_factory, files, pretrained):
     return workdir
 
 
-def assert_resumes_to_the_same_end(run, finished, copy, capsys):
-    """Asserts that a copy of a finished run of 8 steps resumes from step 4, as after a kill, to the same end.
+def assert_resumes_to_the_same_end(run, finished, copy, capsys, step=4):
+    """Asserts that a copy of a finished run resumes from a step, as after a kill, to the same end.
 
-    Args:
-        run: trains in a given directory; returns the exit code.
-        finished: the work directory, which is not changed.
-        copy: the path of the copy.
-        capsys: the pytest fixture.
+    `run` trains in a given directory and returns the exit code. Returns what it prints.
     """
     shutil.copytree(finished, copy)
-    shutil.rmtree(copy / "checkpoints" / "8")
+    steps = checkpoint.list_steps(str(finished / "checkpoints"))
+    for later in steps[steps.index(step) + 1 :]:
+        shutil.rmtree(copy / "checkpoints" / str(later))
     capsys.readouterr()
     assert run(copy) == 0
     output = capsys.readouterr().out
-    assert "resumed from step 4" in output, output
-    last, expected = (checkpoint.verify(each / "checkpoints" / "8") for each in (copy, finished))
+    assert f"resumed from step {step} " in output, output
+    last, expected = (checkpoint.verify(each / "checkpoints" / str(steps[-1])) for each in (copy, finished))
     assert last == expected
+    return output
 
 
 def mistake(command, capsys):

@@ -126,12 +126,12 @@ def random_row(rng, vocab_size, length, nsp="next"):
     return row
 
 
-def command(workdir, records, **overrides):
+def command(workdir, records, config=CONFIG, **overrides):
     """Returns `bert-jax` arguments for a tiny pre-training; `**{"checkpoint.every": 2}` sets a field."""
     fields = TINY | {"data.dir": records} | overrides
     return [
         "pretrain",
-        f"--config={CONFIG}",
+        f"--config={config}",
         f"--workdir={workdir}",
         *(f"--config.{name}={value}" for name, value in fields.items()),
     ]

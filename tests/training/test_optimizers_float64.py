@@ -79,19 +79,20 @@ def usual_rate(step):
     return RATE * step / WARMUP if step < WARMUP else RATE * (STEPS - step) / (STEPS - WARMUP)
 
 
-def trust_ratios(name, p, u):
-    """Returns LAMB's trust ratios, one per layer."""
+def per_layer(function, name, x, y):
+    """Returns a function of two arrays, of each layer where they are stacked."""
     if name.startswith("layers/"):
-        return np.stack([trust_ratios("", *pair) * np.ones_like(pair[0]) for pair in zip(p, u, strict=True)])
+        return np.stack([function(*pair) * np.ones_like(pair[0]) for pair in zip(x, y, strict=True)])
+    return function(x, y)
+
+
+def trust_ratio(p, u):
+    """Returns LAMB's trust ratio."""
     return np.linalg.norm(p) / np.linalg.norm(u)
 
 
-def root_mean_square(name, g, v):
-    """Returns StableAdamW's RMS of the gradient relative to the second moment, one per layer."""
-    if name.startswith("layers/"):
-        return np.stack(
-            [root_mean_square("", *pair) * np.ones_like(pair[0]) for pair in zip(g, v, strict=True)]
-        )
+def root_mean_square(g, v):
+    """Returns StableAdamW's RMS of the gradient relative to the second moment."""
     return np.sqrt(np.mean(g**2 / np.maximum(v, EPS**2)))
 
 
@@ -116,9 +117,9 @@ def descend(params, gradient, corrected, lamb, rate, stable=False):
             if name.split("/")[-1] in DECAYED:
                 update = update + DECAY * params[name]
                 if lamb:
-                    update = update * trust_ratios(name, params[name], update)
+                    update = update * per_layer(trust_ratio, name, params[name], update)
             if stable:
-                update = update / np.maximum(1, root_mean_square(name, g, second))
+                update = update / np.maximum(1, per_layer(root_mean_square, name, g, second))
             after[name] = params[name] - rate(step) * update
         params = after
     yield params
@@ -153,16 +154,9 @@ def largest_difference(name, schedule, exact, dtype):
     """Returns the largest relative difference of a run in a dtype, over all steps and parameters."""
     initial, ids, targets = problem()
     settings = OptimizerConfig(
-        name=name,
-        schedule=schedule,
-        learning_rate=RATE,
-        warmup_steps=WARMUP,
-        weight_decay=DECAY,
-        b1=B1,
-        b2=B2,
-        eps=EPS,
-        clip_norm=CLIP,
-    )
+        name=name, schedule=schedule, learning_rate=RATE, warmup_steps=WARMUP, weight_decay=DECAY,
+        b1=B1, b2=B2, eps=EPS, clip_norm=CLIP,
+    )  # fmt: skip
     tx, lr = optimizers.make_optimizer(settings, STEPS, Problem())
     with jax.enable_x64(dtype == np.float64):
         params = jax.tree.map(lambda x: jnp.asarray(x, dtype), initial)

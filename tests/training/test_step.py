@@ -5,6 +5,7 @@ import numpy as np
 import optax
 import pytest
 from support.models import packed_batch, tiny_task
+from support.regression import Regression, make_batch
 
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
@@ -41,47 +42,25 @@ def test_one_batch_is_learned_by_heart(run):
     )  # from 5.3
 
 
-class Sum(Objective):
-    """The sum of the parameters, a loss that is finite where LAMB's update may not be."""
-
-    def init(self, key):
-        return {"kernel": nn.Partitioned(jnp.ones(2), names=("embed",))}
-
-    def prepare(self, batch, key, train):
-        return batch
-
-    def weights(self, batch):
-        return {"task": jnp.float32(1)}
-
-    def loss(self, params, batch, rngs):
-        return {"task": (1e-3 * jnp.sum(params["kernel"]), jnp.float32(1))}, {}
-
-
-class Product(Sum):
-    """A matrix and its product with the batch."""
-
-    def init(self, key):
-        return {"kernel": nn.Partitioned(jax.random.normal(key, (64, 64)), names=("embed", "mlp"))}
-
-    def loss(self, params, batch, rngs):
-        return {"task": (jnp.sum((batch["input_ids"] @ params["kernel"]) ** 2), jnp.float32(1))}, {}
-
-
 def test_all_steps_after_the_limit_are_skipped_and_counted():
-    state = init_state(Product(), optax.identity(), sharding.make_mesh(devices=jax.devices()[:1]), 0)
-    step = jax.jit(make_train_step(Product(), optax.identity(), lambda step: 1e-4, max_skipped=3))
-    batch, states, counts = np.ones((2, 64), np.float32), [], []
+    objective = Regression()
+    state = init_state(objective, optax.identity(), sharding.make_mesh(devices=jax.devices()[:1]), 0)
+    step = jax.jit(make_train_step(objective, optax.identity(), lambda step: 1e-4, max_skipped=3))
+    batch, states, counts = make_batch(0), [], []
     for value in (np.nan, np.nan, 1, np.nan, np.nan, np.nan, 1, 1):
-        state, metrics = step(state, {"input_ids": value * batch}, np.uint32(0))
+        state, metrics = step(state, batch | {"x": value * batch["x"]}, np.uint32(0))
         states.append(state)
         counts.append((int(state.skipped), float(metrics["skipped"])))
     assert counts == [(n, n) for n in (1, 2, 0, 1, 2, 3, 4, 5)] and state.step == 8
-    kernels = [np.asarray(state.params["kernel"]) for state in states]
+    kernels = [np.asarray(state.params["encoder"]["w"]) for state in states]
     assert np.array_equal(kernels[2], kernels[-1]) and not np.array_equal(kernels[1], kernels[2])
 
 
-class Shown(Sum):
+class Shown(Objective):
     """Its metrics are what the step gives it, and its weights are small."""
+
+    def init(self, key):
+        return {"kernel": nn.Partitioned(jnp.ones(2), names=("embed",))}
 
     def prepare(self, batch, key, train):
         return batch | {"key": jax.random.uniform(key), "train": train}

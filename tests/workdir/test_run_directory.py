@@ -49,24 +49,6 @@ def test_the_config_is_written_and_read(opened):
     opened.open_run(make_run(), FIELDS)
 
 
-def test_a_field_has_its_present_name_in_a_run_of_earlier_code(opened):
-    file = Path(opened.path, "config.json")
-    earlier = make_run()
-    earlier["config"]["max_length"] = 64
-    file.write_text(json.dumps(earlier))
-    assert run_directory.read_run(opened.path)["config"]["max_seq_length"] == 64
-    assert "max_length" not in run_directory.read_run(opened.path)["config"]
-    now = make_run()
-    now["config"]["max_seq_length"] = 64
-    opened.open_run(now, FIELDS)
-    opened.confirm_run()
-    assert json.loads(file.read_text()) == now
-    file.write_text(json.dumps(earlier))
-    now["config"]["max_seq_length"] = 128
-    with pytest.raises(UserError, match="max_seq_length is 64 there and 128 here"):
-        opened.open_run(now, FIELDS)
-
-
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
