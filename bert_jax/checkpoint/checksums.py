@@ -22,9 +22,8 @@ def array_digests(arrays: Mapping[str, jax.Array]) -> dict[str, str]:
     """Returns a checksum of 16 hex digits for each array, which does not depend on the array's sharding.
 
     The arrays are booleans, integers or floats, all on the same devices. The checksum depends on the array's
-    shape and on its elements' bits and positions. It takes one dispatch on the devices that hold the arrays,
-    and only the checksums are copied to the host. Small arrays on the CPU need no dispatch. A change to a
-    single element is always detected; a change to several elements goes undetected with probability 2^-64.
+    shape and on its elements' bits and positions. A change to a single element is always detected; a change
+    to several elements goes undetected with probability 2^-64.
     """
     leaves = list(arrays.values())
     values = [_digest_on_host(x) for x in leaves] if _are_on_host(leaves) else np.asarray(_digest_all(leaves))

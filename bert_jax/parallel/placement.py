@@ -39,7 +39,6 @@ def place(
 ) -> dict[str, Any]:
     """Returns parameters by name on every device of a mesh, with layers in the fastest form.
 
-    Arrays are on the host or on the devices of the mesh, and arrays on CPUs are copied only if they are cast.
     The first axis of the parameters in `stacked`, some of which may be missing, is the layer. Their kernels
     are cast to `dtype`, "float32" or "bfloat16", in which layers multiply.
     """

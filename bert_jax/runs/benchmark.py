@@ -26,7 +26,7 @@ from bert_jax.objectives.masking import MaskingOptions, Vocabulary, default_max_
 from bert_jax.parallel import device_memory, host, sharding
 from bert_jax.training import flops
 from bert_jax.training.state import init_state
-from bert_jax.training.step import TrainSetup
+from bert_jax.training.step import TrainSetup, lower_and_compile
 
 Batch = dict[str, np.ndarray]
 
@@ -139,10 +139,9 @@ def time_train_step(
     sharding.check_batch_size(rows, mesh, accumulate_steps)
     log(f"compiling the train step for {wording.counted(rows, 'row')} of {length} tokens")
     began = time.perf_counter()
-    lowered = program.step_with(accumulate_steps).lower(
-        program.abstract_state, sharding.global_batch(first, program.mesh), np.uint32(seed)
-    )
-    step = lowered.compile()
+    batch = sharding.global_batch(first, mesh)
+    train_step = program.step_with(accumulate_steps)
+    step, _ = lower_and_compile(train_step, program.abstract_state, batch, np.uint32(seed))
     compile_seconds = time.perf_counter() - began
     host.keep_activations(step, mesh.size)
     log(
@@ -150,8 +149,7 @@ def time_train_step(
         f"{_WARM_UP_STEPS} of warm-up"
     )
     state = init_state(objective, program.optimizer, mesh, seed, program.abstract_state)
-    host_batch, batch = first, sharding.global_batch(first, program.mesh)
-    seconds, sequences, tokens = [], [], []
+    host_batch, seconds, sequences, tokens = first, [], [], []
     for _ in range(_WARM_UP_STEPS + steps):
         sequences.append(np.count_nonzero(host_batch["first_lengths"]))
         tokens.append(host_batch["lengths"].sum())
@@ -159,7 +157,7 @@ def time_train_step(
         state, metrics = step(state, batch, np.uint32(seed))
         following = next(supply)
         if following is not host_batch:  # the same object stays on the devices
-            host_batch, batch = following, sharding.global_batch(following, program.mesh)
+            host_batch, batch = following, sharding.global_batch(following, mesh)
         jax.block_until_ready((state, metrics, batch))
         seconds.append(time.perf_counter() - began)
     seconds = seconds[_WARM_UP_STEPS:]

@@ -211,23 +211,19 @@ def _learned(config: FinetuneConfig, task: FinetuneTask, directory: str) -> Obje
     return learned
 
 
+@dataclasses.dataclass(eq=False)
 class TrainingBatches:
-    """The batches of a training file: packed if that saves computation, otherwise grouped by length.
+    """The batches of a training file: packed if that saves computation, otherwise grouped by length."""
 
-    `row_length` is the length of the packed rows of a run that resumes; see `packing.plan`.
-    """
+    config: FinetuneConfig
+    task: FinetuneTask
+    data: batches.EncodedRows
+    mesh: jax.sharding.Mesh
+    row_flops: Callable[[int], float]
+    row_length: int | None  # of the packed rows of a run that resumes; see `packing.plan`
 
-    def __init__(
-        self,
-        config: FinetuneConfig,
-        task: FinetuneTask,
-        data: batches.EncodedRows,
-        mesh: jax.sharding.Mesh,
-        row_flops: Callable[[int], float],
-        row_length: int | None,
-    ):
-        self._config, self._task, self._data, self._mesh = config, task, data, mesh
-        self._row_flops = row_flops
+    def __post_init__(self):
+        config, task, data, mesh, row_flops = self.config, self.task, self.data, self.mesh, self.row_flops
         compilation = flops.compilation_flops(mesh, task.model_config.dtype)
         self.packing: packing.Packing | None = None
         if task.packs:
@@ -240,7 +236,7 @@ class TrainingBatches:
                 row_flops,
                 config.accumulate_steps,
                 compilation,
-                row_length,
+                self.row_length,
             )
         size = config.batch_size
         epochs = config.steps / batches.steps_per_epoch(len(data.group_lengths), size)
@@ -251,10 +247,10 @@ class TrainingBatches:
 
     def __call__(self, start_step: int, local_rows: np.ndarray) -> Batches:
         """Yields the rows of each batch that this process feeds; see `train.fit`."""
-        config, data = self._config, self._data
+        config, data = self.config, self.data
         if self.packing:
             # The number of rows differs between packed batches, and so do the rows that this process feeds.
-            rows_of = functools.partial(sharding.local_rows, self._mesh)
+            rows_of = functools.partial(sharding.local_rows, self.mesh)
             return packing.train_batches(
                 data, self.packing, config.batch_size, config.seed, start_step, rows_of
             )
@@ -265,8 +261,8 @@ class TrainingBatches:
 
     def largest(self) -> dict[str, np.ndarray]:
         """Returns this process's rows of a batch of the largest shape, all of them padding."""
-        data, size = self._data, self._config.batch_size
-        rows_of = functools.partial(sharding.local_rows, self._mesh)
+        data, size = self.data, self.config.batch_size
+        rows_of = functools.partial(sharding.local_rows, self.mesh)
         nothing = np.full(size, -1)
         if self.packing is None:
             return batches.make_batch(data, nothing, self._buckets[-1:], rows_of(size))
@@ -275,19 +271,19 @@ class TrainingBatches:
 
     def flops_per_step(self) -> float:
         """Returns the mean model FLOPs of a batch; 0 if the encoder is not trained."""
-        if self._task.freeze:
+        if self.task.freeze:
             return 0.0
-        data = self._data
+        data, row_flops = self.data, self.row_flops
         if self.packing:
-            return self.packing.mean_rows * self._row_flops(self.packing.length)
+            return self.packing.mean_rows * row_flops(self.packing.length)
         # Rows are padded to their bucket's length. The mean over examples approximates the mean over batches.
         widths = np.asarray(self._buckets)[np.searchsorted(self._buckets, data.group_lengths)]
-        row_widths = self._task.objective().row_widths
+        row_widths = self.task.objective().row_widths
         of_width = {
-            int(width): sum(map(self._row_flops, row_widths(data.rows_per_example, int(width))))
+            int(width): sum(map(row_flops, row_widths(data.rows_per_example, int(width))))
             for width in np.unique(widths)
         }
-        return self._config.batch_size * float(np.mean([of_width[int(width)] for width in widths]))
+        return self.config.batch_size * float(np.mean([of_width[int(width)] for width in widths]))
 
 
 def _describe_run(

@@ -195,12 +195,6 @@ class Records:
         """Returns whether there are next-sentence labels."""
         return any(x.manifest.get("nsp") != "none" for x in (self.train, self.replay) if x)
 
-    def mean(self, of_dataset: Callable[[Dataset], Any]) -> Any:
-        """Returns the mean of a value over the two training sets, weighted by their fractions of a batch."""
-        if not self.replay:
-            return of_dataset(self.train)
-        return (1 - self.replay_share) * of_dataset(self.train) + self.replay_share * of_dataset(self.replay)
-
     def token_counts(self) -> np.ndarray:
         """Returns how often each token occurs, in the proportion of the batches: [V]."""
         size = self.tokenizer.vocab_size
@@ -313,11 +307,9 @@ def adopt_architecture(
 ) -> tuple[PretrainConfig, str]:
     """Returns the configuration with the architecture of the checkpoint that the model starts with, if any.
 
-    The checkpoint is `config.init_from`, or the teacher whose layers the student starts with. If a run from
-    the same checkpoint has already started in the work directory, its architecture is taken from there, and
-    the checkpoint is not read. Otherwise the tokenizer of the records must have the checkpoint's vocabulary.
-    The second result is a line about the architecture; "" if the checkpoint was not read. For `explicit`, see
-    `pretrain`.
+    The checkpoint is `config.init_from`, or the teacher whose layers the student starts with. A run that has
+    started takes it from its work directory; otherwise the tokenizer of the records must have the
+    checkpoint's vocabulary. The second result is a line about it; "" if the checkpoint was not read.
     """
     # The pooling is saved with the model and read by fine-tuning runs that start from it.
     structures.check_fields(config.model.to_dict(), ("classifier_pooling",), "pre-training")
@@ -458,9 +450,8 @@ def make_objective(
 ) -> Objective:
     """Returns the objective of a configuration, with its teacher if it has one.
 
-    `masked_lm` is masked LM for the configured model, with the masks and the vocabulary of the run. The
-    tokenizer is None without records, and the work directory "" if there is none. It raises UserError if the
-    rows are too long, or if the model or the teacher does not fit the objective.
+    The tokenizer is None without records, and the work directory "" if there is none. It raises UserError if
+    the rows are too long, or if the model or the teacher does not fit the objective.
     """
     name, model = config.objective, masked_lm.config
     if max_seq_length > model.max_seq_length:
@@ -509,7 +500,10 @@ def _flops_per_step(
 ) -> Callable[[int], float]:
     length = data.train.max_seq_length
     predictions = getattr(data.train, "max_predictions", 0) or max_predictions
-    sequences = math.ceil(data.mean(lambda x: Fraction(x.manifest["splits"][x.split]["sequences"], len(x))))
+    own, *replay = (
+        Fraction(x.manifest["splits"][x.split]["sequences"], len(x)) for x in (data.train, data.replay) if x
+    )
+    sequences = math.ceil((1 - data.replay_share) * own + data.replay_share * sum(replay))
     of_row = [
         flops.row_flops(objective, left_to_right=phase)(length, predictions, sequences)
         for phase in ((False, True) if config.causal_steps else (False,))

@@ -29,14 +29,7 @@ pre { white-space: pre-wrap; }
 
 
 def make(directory: str) -> str:
-    """Returns the report of a work directory, as HTML.
-
-    It has the scores, the curves, the evaluations, the worst mistakes of a fine-tuning, the command and the
-    configuration, if the run has them.
-
-    Raises:
-        UserError: there is no work directory, or it has no metrics.
-    """
+    """Returns the report of a work directory, as HTML. Raises UserError if it has no metrics."""
     title = _text(hide_secrets(files.name(directory)))
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'

@@ -27,8 +27,7 @@ class PreemptionGuard:
     Before `hold` there are no unsaved steps, and the process's own signal handlers apply (see
     `bert_jax.signals`). With several processes, jax.distributed handles SIGTERM, and the processes agree on a
     dispatch after which all of them stop. For this, all processes have to check for a request the same number
-    of times. SIGINT to one of several processes is forwarded as SIGTERM. `notice` prints a line from a signal
-    handler. The loop keeps `step`, the step that would be saved now, up to date for messages.
+    of times. SIGINT to one of several processes is forwarded as SIGTERM. `step` would be saved now.
     """
 
     def __init__(self, notice: Callable[[str], None] = signals.print_line):
@@ -107,9 +106,8 @@ class Interrupted(Exception):
 class Watchdog:
     """Ends the process, with the stacks of its threads, after `seconds` without a heartbeat; 0 for no limit.
 
-    The heartbeat of jax.distributed detects processes that have died. It does not detect a process that is
-    alive but blocked, for example in a collective that another process never entered or by a file system.
-    Such a process would block the whole pod.
+    The heartbeat of jax.distributed does not detect a process that is alive but blocked, for example in a
+    collective that another process never entered. Such a process would block the whole pod.
     """
 
     def __init__(self, seconds: float):

@@ -29,15 +29,11 @@ class StepMetrics:
     """Collects the metrics of steps on the devices and writes their means over intervals of steps.
 
     `lines` are the training lines of metrics.jsonl up to the step from which the run resumes.
-
-    Attributes:
-        peak: peak FLOP/s of all devices together; 0 if it is not known.
-        skipped: the last step of the last line, and the number of consecutive skipped steps up to it.
-        last_loss: the loss of the last line.
     """
 
     def __init__(self, flops_per_step: Callable[[int], float], lines: Sequence[Mapping[str, float]] = ()):
-        self.peak, self._flops = 0.0, flops_per_step
+        self.peak, self._flops = 0.0, flops_per_step  # FLOP/s of all devices; 0 if it is not known
+        # The last step of the last line with the number of consecutive skipped steps up to it; its loss.
         self.skipped, self.last_loss = (0, 0), 0.0
         last = lines[-1] if lines else {}
         run_seconds = last.get("run_seconds") or 0.0

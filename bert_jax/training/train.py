@@ -94,48 +94,31 @@ def fit(**arguments: Any) -> TrainState:
 
 @dataclasses.dataclass(kw_only=True)
 class _Run:
-    """The arguments and the mutable state of one call of `fit`.
+    """The arguments and the mutable state of one call of `fit`."""
 
-    Args:
-        workdir: the work directory, held by this process.
-        config: the configuration of the run, with `accumulate_steps` resolved; see `auto_accumulation`.
-        objective: see `bert_jax.objectives.base`.
-        train_data: (start step, rows of the global batch that this process feeds) -> iterator over these rows
-            of each step's batch, beginning with the start step. Batches may have a few different shapes; the
-            train step is compiled for each.
-        flops_per_step: maps a step, counted from 1, to the model FLOPs of its global batch, for MFU; 0 if
-            they are not known.
-        writer: writes the metrics and the messages.
-        evaluators: evaluate the state, each at its own steps and at the end; see `training.evaluators`.
-        initial_params: nested dict of arrays, which may contain only some of the model's parameters (the
-            others are initialized), or a function that maps its abstract parameters, with their shardings, to
-            such a dict. Ignored if the run resumes from a checkpoint.
-        stall_timeout: seconds without a step or an evaluation batch after which the process ends itself;
-            0 for no limit. Compilations, restoring a state and waiting for a save may take longer.
-        profile_steps: the first and the last step to trace into profile/ in the work directory.
-
-    Attributes:
-        step: the number of steps done.
-        state: the train state after that step.
-        save_due: whether the next step that is not skipped is saved.
-    """
-
-    workdir: WorkDir
-    config: RunConfig
+    workdir: WorkDir  # held by this process
+    config: RunConfig  # with `accumulate_steps` resolved; see `auto_accumulation`
     objective: Objective
+    # (start step, rows of the global batch that this process feeds) -> iterator over these rows of each batch.
+    # Batches may have a few different shapes; the train step is compiled for each.
     train_data: Callable[[int, np.ndarray], Batches]
+    # Maps a step, counted from 1, to the model FLOPs of its global batch, for MFU; 0 if they are not known.
     flops_per_step: Callable[[int], float]
     writer: MetricsWriter
     evaluators: Sequence[Evaluator] = ()
+    # Some or all of the model's parameters, a nested dict of arrays, or a function that maps its abstract
+    # parameters, with their shardings, to such a dict. Ignored if the run resumes from a checkpoint.
     initial_params: Any = None
+    # Seconds without a step or an evaluation batch after which the process ends itself; 0 for no limit.
+    # Compilations, restoring a state and waiting for a save may take longer.
     stall_timeout: float = 0.0
-    profile_steps: tuple[int, int] | None = None
+    profile_steps: tuple[int, int] | None = None  # the first and the last step to trace
 
     checkpointer: checkpoint.Checkpointer = dataclasses.field(init=False)
     batches: Batches = dataclasses.field(init=False)
-    step: int = dataclasses.field(init=False, default=0)
-    state: TrainState = dataclasses.field(init=False)
-    save_due: bool = dataclasses.field(init=False, default=False)
+    step: int = dataclasses.field(init=False, default=0)  # the number of steps done
+    state: TrainState = dataclasses.field(init=False)  # after that step
+    save_due: bool = dataclasses.field(init=False, default=False)  # save the next step that is not skipped
 
     def __post_init__(self):
         self.setup = TrainSetup.from_config(self.config, self.objective)
