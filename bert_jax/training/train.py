@@ -99,7 +99,7 @@ class _Run:
     workdir: WorkDir  # held by this process
     config: RunConfig  # with `accumulate_steps` resolved; see `auto_accumulation`
     objective: Objective
-    # (start step, rows of the global batch that this process feeds) -> iterator over these rows of each batch.
+    # (start step, rows of the global batch that this process feeds) -> iterator over these rows of batches.
     # Batches may have a few different shapes; the train step is compiled for each.
     train_data: Callable[[int, np.ndarray], Batches]
     # Maps a step, counted from 1, to the model FLOPs of its global batch, for MFU; 0 if they are not known.
