@@ -60,10 +60,7 @@ _FAILURES = (Damaged, StorageError, UserError)
 
 
 def agree(read: Callable[[], _Result]) -> _Result:
-    """Returns the result of `read`, which all processes of the run call, if it succeeds in all of them.
-
-    Otherwise all processes raise the strongest error: UserError, else StorageError, else Damaged.
-    """
+    """Returns the result of `read`, which all processes call; if one fails, all raise the strongest error."""
     error, failure = None, []
     try:
         result = read()
@@ -122,11 +119,7 @@ class Step:
         return {_model_name(name): name for name in self.leaves if name.startswith((TRAINED, FROZEN_PARAMS))}
 
     def read(self, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
-        """Returns the arrays that `wanted` names, verified and in its order.
-
-        It raises Damaged if the step cannot be trusted, and UserError if the frozen parameters cannot be
-        read.
-        """
+        """Returns the arrays that `wanted` names, verified and in its order; see `read_state` for errors."""
         own = {name: x for name, x in wanted.items() if name not in self.shared}
         shared = {name: x for name, x in wanted.items() if name in self.shared}
         arrays = _read_arrays(self.path, own, self.own) if own else {}
@@ -280,10 +273,7 @@ def parameter_names(path: files.PathLike) -> frozenset[str]:
 
 
 def verify(path: files.PathLike) -> dict[str, Leaf]:
-    """Reads a whole step onto one device, verifies its checksums, and returns its leaves.
-
-    It raises UserError, which names the file or leaf, if one differs from what was saved.
-    """
+    """Reads a whole step onto one device and returns its leaves; raises UserError if one is damaged."""
     try:
         step = Step.open(absolute(path))
         step.read(_on_one_device(step.leaves))

@@ -79,6 +79,13 @@ class Checkpointer:
         steps, partial = collective.call_in_primary(self._clean)
         self._saved, self._partial = set(steps), set(partial)
 
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(self, error_type: type | None, *unused: Any) -> None:
+        with contextlib.suppress(*([StorageError] if error_type else [])):
+            self.close()
+
     def _clean(self) -> tuple[list[int], list[int]]:
         """Returns the complete steps, and the incomplete steps of a killed run, which gs:// may have."""
         files.make_directory(self.path)

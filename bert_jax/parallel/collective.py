@@ -19,12 +19,9 @@ _RAISED_IN_ALL = "All processes of the run have raised this error."
 
 
 def gather(content: bytes) -> list[bytes]:
-    """Returns the content of each process, in the order of their indices.
+    """Returns the content, of any length, of each process, in the order of their indices.
 
-    All processes of the run have to call it. Their contents may differ in length.
-
-    Raises:
-        UserError, StorageError, ClusterError: another process has failed; see `failing_together`.
+    All processes of the run have to call it. If one has failed, it raises its error; see `failing_together`.
     """
     return [content] if jax.process_count() == 1 else _exchange(content)
 

@@ -143,11 +143,7 @@ def parameter_shardings(boxed: Any, mesh: Mesh, over_data: bool = False) -> Any:
 
 
 def unbox(boxed: Any) -> Any:
-    """Returns the values of a tree of boxed parameters.
-
-    Flax's own `unbox` would also add a sharding constraint from its logical axis rules. Here `partition_spec`
-    determines the sharding of parameters.
-    """
+    """Returns the values of boxed parameters; Flax's own `unbox` would also add a sharding constraint."""
     return jax.tree.map(lambda box: box.value, boxed, is_leaf=is_box)
 
 
@@ -167,8 +163,7 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 def check_batch_size(batch_size: int, mesh: Mesh, accumulate_steps: int) -> None:
     """Raises UserError if the rows of a global batch are not a multiple of data x fsdp x accumulate_steps.
 
-    `accumulate_steps` is the number of microbatches; 0 for one that is chosen later, among those that divide
-    the batch.
+    `accumulate_steps` is 0 if it is chosen later, among those that divide the batch.
     """
     accumulate_steps = accumulate_steps or 1
     parts = mesh.shape["data"] * mesh.shape["fsdp"] * accumulate_steps
@@ -208,10 +203,7 @@ def from_host(array: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
 
 
 def intended_transfer() -> contextlib.AbstractContextManager:
-    """Returns a context that allows transfers in JAX functions that JAX considers implicit.
-
-    `jax.transfer_guard("disallow")` raises an error for them, because they are mistakes in a loop over steps.
-    """
+    """Returns a context that allows transfers for which `jax.transfer_guard("disallow")` raises an error."""
     return jax.transfer_guard("allow")
 
 

@@ -245,10 +245,7 @@ def _hyphenated(name: str) -> str:
 
 
 def load_experiment(name: str) -> Experiment:
-    """Returns the experiment that --experiment=NAME[:ARG] or --experiment=PATH[:ARG] names.
-
-    The name may be with or without "experiments/" before it. It raises UserError as `config_files.call` does.
-    """
+    """Returns the experiment that NAME[:ARG], with or without "experiments/", or PATH[:ARG] names."""
     if f"experiments/{config_files.split(name)[0]}" in config_files.names():
         name = f"experiments/{name}"
     return config_files.call(name, "get_experiment", Experiment)

@@ -53,10 +53,7 @@ def fields(config: Any, prefix: str = "") -> Iterator[tuple[str, Field]]:
 
 
 def build(config: type[Config], values: Mapping[str, Any]) -> Config:
-    """Returns an instance of a configuration class with the values of a nested mapping.
-
-    Other entries of the mapping are ignored.
-    """
+    """Returns a configuration with values of a nested mapping, whose other entries are ignored."""
     return config(
         **{
             field.name: build(type(field.default), values[field.name])

@@ -57,9 +57,9 @@ def summary(name: str) -> str:
 
 
 def load(name: str, command: str = "") -> ml_collections.ConfigDict:
-    """Returns the config that --config=NAME[:ARG] or --config=PATH[:ARG] names, for a command or ("") any.
+    """Returns the config that --config=NAME[:ARG] or --config=PATH[:ARG] names.
 
-    It raises UserError as `call` does, and if the config is for the other kind of training.
+    It raises UserError as `call` does, and if the config is not for the command, unless that is "".
     """
     group = example(command).partition("/")[0] if command else ""
     config = call(name, "get_config", ml_collections.ConfigDict)

@@ -13,29 +13,18 @@ from bert_jax.settings.pretrain_config import PretrainConfig
 
 
 def model(size: str, **overrides: Any) -> ml_collections.ConfigDict:
-    """Returns the fields of EncoderConfig for a named size, such as "base", some of which are overridden.
-
-    `vocab_size` is 0 unless it is overridden: the vocabulary then sets it.
-    """
+    """Returns the fields of EncoderConfig for a named size; the vocabulary sets `vocab_size` if that is 0."""
     fields = sizes.named(size, **overrides).to_dict()
     return ml_collections.ConfigDict(fields | {"vocab_size": overrides.get("vocab_size", 0)})
 
 
 def pretrain(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:
-    """Returns the pre-training configuration of the paper (appendix A.2).
-
-    It has a batch size of 256, 1M steps, Adam with learning rate 1e-4, 10k steps of warm-up and weight decay
-    0.01. It has the same arguments as `model`.
-    """
+    """Returns the pre-training configuration of the paper (appendix A.2), with the arguments of `model`."""
     return ml_collections.ConfigDict(PretrainConfig().to_dict() | {"model": model(size, **overrides)})
 
 
 def paper_phase(config: ml_collections.ConfigDict, phase: str) -> ml_collections.ConfigDict:
-    """Changes a pre-training configuration to a phase of the paper's pre-training, and returns it.
-
-    "phase1" is the first 90% of the steps, "phase2" resumes from it, and "" leaves the configuration
-    unchanged. It raises UserError for another phase.
-    """
+    """Changes a configuration to "phase1", the first 90% of the steps, to "phase2", which resumes, or not."""
     if phase not in ("", "phase1", "phase2"):
         raise UserError(f"phase {phase!r}: expected phase1, of 128 tokens, phase2, of 512, or none")
     if phase == "phase1":
@@ -47,8 +36,5 @@ def paper_phase(config: ml_collections.ConfigDict, phase: str) -> ml_collections
 
 
 def finetune(size: str = "base", **overrides: Any) -> ml_collections.ConfigDict:
-    """Returns the fine-tuning configuration of the paper (appendix A.3), without the fields of tasks.
-
-    It has 3 epochs, a batch size of 32 and warm-up over 10% of the steps, and the same arguments as `model`.
-    """
+    """Returns the fine-tuning configuration of the paper (appendix A.3), without the fields of tasks."""
     return ml_collections.ConfigDict(FinetuneConfig().to_dict() | {"model": model(size, **overrides)})

@@ -57,31 +57,22 @@ class EvaluationContext:
 
 
 class Evaluator:
-    """The interface of an evaluator.
+    """The interface of an evaluator."""
 
-    Attributes:
-        name: the `kind` of its lines in metrics.jsonl and the group of its curves in TensorBoard. The
-            evaluators of a run have different names.
-        every: the number of steps between two evaluations, in addition to one at the end of the run; 0 for
-            the end of the run only.
-    """
-
-    name: str = "eval"
-    every: int = 0
+    name: str = "eval"  # the `kind` of its lines in metrics.jsonl; different for the evaluators of a run
+    every: int = 0  # the steps between two evaluations, in addition to one at the end of the run; 0 for none
 
     def evaluate(self, step: int, state: TrainState, context: EvaluationContext) -> Mapping[str, float]:
-        """Returns the metrics of a state.
+        """Returns the metrics of the state after `step` steps; called in every process of the run.
 
-        The method is called in every process of the run, after `step` steps. It must not keep references to
-        the arrays of the state, because the next train step donates them.
+        It must not keep references to the arrays of the state, because the next train step donates them.
         """
         raise NotImplementedError
 
     def is_done(self, step: int) -> bool:
         """Returns whether the evaluator's own files, if any, contain the result of a step.
 
-        The method is called if a run resumes at a step whose metrics have been written. If it returns False,
-        the evaluation is repeated.
+        If not, the evaluation is repeated in a run that resumes at the step.
         """
         return True
 
@@ -215,8 +206,8 @@ class BestCheckpoint(Evaluator):
         with contextlib.ExitStack() as cleanup:
             if best is None or is_best:
                 path = os.path.join(self.workdir.path, BEST)
-                saved = checkpoint.Checkpointer(path, keep=1 << 30, log=self.log)  # deleted below
-                cleanup.enter_context(contextlib.closing(saved))
+                # It keeps all steps, which are deleted below.
+                saved = cleanup.enter_context(checkpoint.Checkpointer(path, keep=1 << 30, log=self.log))
                 saved.delete(step)  # left over if a killed run repeats the step
                 saved.save(step, state.model_parameters)
                 saved.wait()
@@ -235,10 +226,8 @@ class BestCheckpoint(Evaluator):
         return self.best is not None and self.best["last_step"] >= step
 
     def should_stop(self, step: int) -> bool:
-        """Returns whether `patience` evaluations in a row have not improved the score.
-
-        A run that was killed before it saved the last evaluated step first trains up to that step again.
-        """
+        """Returns whether `patience` evaluations in a row have not improved the score."""
+        # A run that was killed before it saved the last evaluated step first trains up to that step again.
         if not (self.patience and self.best and step >= self.best["last_step"]):
             return False
         return self.best["since_best"] >= self.patience

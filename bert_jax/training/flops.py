@@ -252,10 +252,7 @@ def peak_flops(device: jax.Device, dtype: str) -> float:
 
 
 def compilation_flops(mesh: jax.sharding.Mesh, dtype: str) -> float:
-    """Returns an estimate of the model FLOPs that the devices compute in the compile time of a train step.
-
-    It measures nothing, so that decisions that depend on it are the same when a run resumes.
-    """
+    """Returns an estimate, the same in each start of a run, of the FLOPs in a train step's compile time."""
     device = mesh.devices.flat[0]
     if find_peak(device.device_kind) is None:
         return _COMPILE_SECONDS * _CPU_RATE
@@ -263,11 +260,7 @@ def compilation_flops(mesh: jax.sharding.Mesh, dtype: str) -> float:
 
 
 def share_of_peak(rate: float, peak: float) -> float | None:
-    """Returns the model FLOPs utilization (MFU), `rate / peak`, both in FLOP/s.
-
-    The result is None if the peak is not known (0), or if other programs ran while it was measured and the
-    rate exceeds it.
-    """
+    """Returns `rate / peak`, both in FLOP/s; None if the peak is 0, not known, or measured too low."""
     return rate / peak if 0 < rate <= peak else None
 
 

@@ -89,10 +89,7 @@ class MetricsWriter:
             self._bars = progress.make_bars(sys.stdout)
 
     def rewind(self, step: int) -> None:
-        """Opens the files, and removes the metrics of steps after `step`, from which the run resumes.
-
-        An incomplete last line is also removed.
-        """
+        """Opens the files, without the metrics of steps after `step`, from which the run resumes."""
         if self._bars:
             self._steps = self._bars.add_task("steps", total=self._total or None, completed=step, unit="")
             self._bars.start()
@@ -186,10 +183,7 @@ class MetricsWriter:
             signals.print_line(f"{what}; the run continues without it")
 
     def flush(self) -> None:
-        """Flushes all files, so that they survive the process. It is called before a step is saved.
-
-        Remote files are uploaded in the background. The last lines are lost if the process is killed now.
-        """
+        """Flushes all files before a step is saved; remote files are uploaded in the background."""
         with self._storing():
             if self._events:
                 self._events.flush()
@@ -198,11 +192,7 @@ class MetricsWriter:
         self._flushed = time.monotonic()
 
     def close(self) -> None:
-        """Flushes and closes the files, and removes the progress bar.
-
-        Raises:
-            StorageError: the last metrics cannot be stored, and no earlier call has raised this error.
-        """
+        """Closes the files and the progress bar; raises StorageError if the last metrics cannot be stored."""
         if self._bars:
             self._bars.stop()
             self._bars = None
@@ -292,11 +282,7 @@ class _Uploads:
 
 
 class _Events:
-    """A TensorBoard event file, written in the caller's thread.
-
-    The thread of tensorboardX's SummaryWriter ends at the first write that fails, and adding to its queue
-    then blocks forever.
-    """
+    """A TensorBoard event file. A SummaryWriter would block forever after the first write that fails."""
 
     def __init__(self, directory: str, step: int):
         record_writer.directory_check(directory)

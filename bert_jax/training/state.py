@@ -27,10 +27,7 @@ from bert_jax.parallel.sharding import (
 
 
 class TrainState(flax.struct.PyTreeNode):
-    """The state that a train step updates.
-
-    It does not include the data order, masks and dropout, which follow from `step` and the run's seed.
-    """
+    """The state of a train step. Data order, masks and dropout follow from `step` and the run's seed."""
 
     step: jax.Array  # int32 []
     params: Params  # float32

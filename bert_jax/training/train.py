@@ -64,14 +64,14 @@ def fit(**arguments: Any) -> TrainState:
         kernel_check.ensure(model, log)
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(run.guard)
-        run.checkpointer = checkpoint.Checkpointer(
+        checkpointer = checkpoint.Checkpointer(
             run.workdir.checkpoints,
             keep=kept.keep,
             keep_every=kept.keep_every,
             log=log,
             waiting=run.watchdog.paused,
         )
-        cleanup.enter_context(_closing(run.checkpointer))
+        run.checkpointer = cleanup.enter_context(checkpointer)
         cleanup.enter_context(run.watchdog)
         run.set_up()
         if not run.is_finished():
@@ -395,14 +395,3 @@ def _describe(abstract_state: TrainState, mesh: jax.sharding.Mesh, log: Callable
         f"{trained:,} parameters{also}; {mesh.size} x {device.device_kind} ({device.platform}){hosts}; "
         f"mesh {axes}"
     )
-
-
-@contextlib.contextmanager
-def _closing(checkpointer: checkpoint.Checkpointer):
-    try:
-        yield checkpointer
-    except BaseException:
-        with contextlib.suppress(StorageError):
-            checkpointer.close()
-        raise
-    checkpointer.close()

@@ -40,8 +40,7 @@ class Lock:
     def acquire(self) -> None:
         """Acquires the lock, after waiting for the lease of a dead run to expire.
 
-        Raises:
-            UserError: a live run holds the lock, or the directory cannot be written.
+        It raises UserError if a live run holds the lock, or the directory cannot be written.
         """
         try:
             files.make_directory(self._directory)

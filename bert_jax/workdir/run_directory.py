@@ -330,10 +330,7 @@ def has_started(path: files.PathLike) -> bool:
 
 
 def read_started(path: files.PathLike) -> dict[str, Any]:
-    """Returns config.json of the run in a work directory, as process 0 reads it; {} if none has started.
-
-    All processes have to call it: one that saw the files late would take part in other collectives.
-    """
+    """Returns config.json of the run in a work directory, as process 0 reads it; {} if none has started."""
 
     def read() -> dict[str, Any]:
         return read_run(path) if has_started(path) and files.exists(os.path.join(path, "config.json")) else {}
@@ -371,10 +368,7 @@ def find_root(path: files.PathLike) -> str:
 
 
 def best_or_newest(path: files.PathLike) -> str:
-    """Returns the directory `best` if `path` is the work directory of a fine-tuning; else `path`.
-
-    All processes have to call this; process 0 looks.
-    """
+    """Returns the directory `best` if process 0 sees it in the work directory `path`; else `path`."""
     path = os.fspath(path)
     best = os.path.join(path, BEST)
     has_best = collective.call_in_primary(lambda: path == find_root(path) and files.exists(best))

@@ -14,27 +14,18 @@ from bert_jax import checkpoint, cli
 from bert_jax.tasks.rows import outputs
 from bert_jax.training.metrics import read_metrics
 
-COLORS = ("red", "blue")
-
-
-def rows(count, seed, words):
-    """(text, color): the color is one of the words of the text."""
-    rng = np.random.default_rng(seed)
-    others = [word for word in words if word not in COLORS]
-    for _ in range(count):
-        color = rng.choice(COLORS)
-        text = [*rng.choice(others, rng.integers(1, 8)), color]
-        rng.shuffle(text)
-        yield " ".join(text), str(color)
-
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("files")
+    """Texts and colors, each of which is one of the words of its text."""
+    directory, rng = tmp_path_factory.mktemp("files"), np.random.default_rng(0)
     words = "one two three cat dog bird the a is big small".split()
-    for name, count, seed in (("train", 90, 0), ("dev", 29, 1)):
-        with open(directory / f"{name}.csv", "w", newline="") as file:
-            csv.writer(file).writerows([("review", "color"), *rows(count, seed, words)])
+    for name, count in (("train", 90), ("dev", 29)):
+        lines = ["review,color"]
+        for color in rng.choice(["red", "blue"], count):
+            text = rng.permutation([*rng.choice(words, rng.integers(1, 8)), color])
+            lines.append(f"{' '.join(text)},{color}")
+        (directory / f"{name}.csv").write_text("\n".join(lines) + "\n")
     return directory
 
 

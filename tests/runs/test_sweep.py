@@ -135,20 +135,9 @@ def make(files, tmp_path, monkeypatch):
     """Makes a sweep of two variants whose training returns scores immediately."""
     monkeypatch.setattr(sweep.pretrain, "pretrain", lambda *args, **options: None)
     monkeypatch.setattr(sweep, "spent", lambda directory: (1.0, 9.0))
-    monkeypatch.setattr(
-        sweep.finetune, "finetune", lambda config, *_, **options: {"scores": {"accuracy": 0.5}}
-    )
+    monkeypatch.setattr(sweep.finetune, "finetune", lambda *args, **options: {"scores": {"accuracy": 0.5}})
 
-    def make(
-        batch_size=8,
-        log_every=5,
-        epochs=1.0,
-        tune=(),
-        train="train.csv",
-        seeds=1,
-        budget="steps=3",
-        records="a",
-    ):
+    def make(epochs=1.0, tune=(), train="train.csv", seeds=1, budget="steps=3", records="a", **changes):
         manifest = {"fingerprint": records, "splits": {"train": {"rows": 10, "tokens": 200}}}
         monkeypatch.setattr(sweep.manifests, "read", lambda directory: manifest)
         fields = {"data.train": str(files / train), "data.eval": str(files / "dev.csv"), "epochs": epochs}
@@ -156,7 +145,7 @@ def make(files, tmp_path, monkeypatch):
         experiment = Experiment(
             "Settings",
             [
-                Variant("one", config(batch_size, log_every=log_every), "rows"),
+                Variant("one", config(**changes), "rows"),
                 Variant("two", start="one", tune={"colors": dict(tune)}),
             ],
             [Finetuning("colors", "finetune/classification", "", ("accuracy",), fields)],

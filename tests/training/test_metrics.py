@@ -2,7 +2,6 @@
 
 import json
 import math
-import struct
 import threading
 import time
 import uuid
@@ -12,6 +11,7 @@ import jax
 import pytest
 from tensorboardX.proto import event_pb2
 
+from bert_jax.data import tfrecord
 from bert_jax.io import files
 from bert_jax.training import metrics
 from bert_jax.training.metrics import MetricsWriter, read_metrics
@@ -35,7 +35,7 @@ def read_events(directory):
     """[(tag, step, number)] in the order of the files, without what a resumed run hides."""
     found = []
     for path in sorted(directory.iterdir()):
-        for event in map(event_pb2.Event.FromString, _records(path.read_bytes())):
+        for event in map(event_pb2.Event.FromString, tfrecord.RecordFile(str(path))):
             if event.session_log.status == event_pb2.SessionLog.START:
                 found = [each for each in found if each[1] < event.step]
             found += [(value.tag, event.step, value.simple_value) for value in event.summary.value]
@@ -45,13 +45,6 @@ def read_events(directory):
 def steps(directory, tag):
     """The steps of a tag, in the order of the files."""
     return [step for name, step, _ in read_events(directory) if name == tag]
-
-
-def _records(content):
-    while content:
-        (length,) = struct.unpack("<Q", content[:8])  # and 4 bytes of a checksum, after the record too
-        yield content[12 : 12 + length]
-        content = content[16 + length :]
 
 
 def test_a_resumed_run_has_one_line_a_step(tmp_path):
