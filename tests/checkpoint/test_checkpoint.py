@@ -102,22 +102,11 @@ def test_plain_orbax_reads_a_step(saved, mesh):
     assert_same(tree["opt_state"]["0"]["nu"], expected.opt_state[0].nu)
 
 
-@pytest.fixture
-def checkpointer(tmp_path):
-    """Steps 1 to 6, which are directories without content."""
+def test_steps_are_deleted_once_the_new_one_is_on_the_disk(monkeypatch, tmp_path):
+    """All its files, its directory and its name are flushed before an old step gets another name."""
     for step in range(1, 7):
         (tmp_path / str(step)).mkdir()
-    return checkpoint.Checkpointer(tmp_path, log=[].append)
-
-
-def left(checkpointer):
-    checkpointer.close()
-    return sorted(os.listdir(checkpointer.path))
-
-
-def test_steps_are_deleted_once_the_new_one_is_on_the_disk(checkpointer, monkeypatch, tmp_path):
-    """All its files, its directory and its name are flushed before an old step gets another name."""
-    calls, paths = [], {}
+    checkpointer, calls, paths = checkpoint.Checkpointer(tmp_path), [], {}
     (tmp_path / "6" / "d").mkdir()
     for name in ("6/_METADATA", "6/d/data"):
         (tmp_path / name).write_text("content")
@@ -141,4 +130,5 @@ def test_steps_are_deleted_once_the_new_one_is_on_the_disk(checkpointer, monkeyp
     checkpointer.delete_others(6)
     first = calls.index("rename")
     assert {"6/_METADATA", "6/d/data", "6/d", "6", "."} <= set(calls[:first])
-    assert calls[first:] == ["rename"] * 5 and left(checkpointer) == ["6"]
+    checkpointer.close()
+    assert calls[first:] == ["rename"] * 5 and os.listdir(tmp_path) == ["6"]

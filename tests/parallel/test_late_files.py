@@ -24,22 +24,11 @@ def fine_tuning(folder):
     vocabulary = processes.write_vocabulary(folder / "vocab.txt")
     rows = [f"{text},{'ab'[number % 2]}" for number, text in enumerate(SENTENCES * 4)]
     (folder / "rows.csv").write_text("\n".join(["text,label", *rows]) + "\n")
-    fields = {name: value for name, value in processes.TINY.items() if name.startswith("model.")} | {
-        "vocab": vocabulary,
-        "data.train": folder / "rows.csv",
-        "data.eval": folder / "rows.csv",
-        "data.text_a": "text",
-        "data.label": "label",
-        "max_seq_length": 16,
-        "batch_size": 8,
-        "epochs": 4,
-        "checkpoint.every": 2,
-        "checkpoint.keep": 4,
-        "eval.every": 4,
-        "log_every": 1,
-        "accumulate_steps": 0,
-    }
-    flags = [f"--config.{name}={value}" for name, value in fields.items()]
+    fields = [f"{name}={value}" for name, value in processes.TINY.items() if name.startswith("model.")]
+    fields += f"vocab={vocabulary} data.train={folder}/rows.csv data.eval={folder}/rows.csv".split()
+    fields += "data.text_a=text data.label=label max_seq_length=16 batch_size=8 epochs=4".split()
+    fields += "checkpoint.every=2 checkpoint.keep=4 eval.every=4 log_every=1 accumulate_steps=0".split()
+    flags = [f"--config.{field}" for field in fields]
     return lambda workdir: ["finetune", "--config=finetune/classification", f"--workdir={workdir}", *flags]
 
 

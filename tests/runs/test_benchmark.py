@@ -8,18 +8,8 @@ from support import processes
 from bert_jax import cli
 from bert_jax.commands import bench
 from bert_jax.data import packed
-from bert_jax.models.config import EncoderConfig
 from bert_jax.runs import benchmark
 from bert_jax.training import flops
-
-SMALL = EncoderConfig(
-    vocab_size=200,
-    hidden_size=16,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=32,
-    max_position_embeddings=64,
-)
 
 
 @pytest.fixture(autouse=True)

@@ -30,15 +30,9 @@ def files(tmp_path_factory):
 
 
 def arguments(files, workdir, pretrained, *more):
-    flags = (
-        "--config.max_seq_length=16",
-        "--config.batch_size=16",
-        "--config.epochs=24",
-        "--config.optimizer.learning_rate=0.003",
-        *fine_tuned.NO_DROPOUT,
-        "--config.eval.every=72",
-    )
-    return fine_tuned.command(files, workdir, pretrained, *flags, *more, text="review", label="color")
+    fields = "max_seq_length=16 batch_size=16 epochs=24 optimizer.learning_rate=0.003 eval.every=72"
+    flags = (*(f"--config.{field}" for field in fields.split()), *fine_tuned.NO_DROPOUT, *more)
+    return fine_tuned.command(files, workdir, pretrained, *flags, text="review", label="color")
 
 
 @pytest.fixture(scope="module")
@@ -91,13 +85,8 @@ def test_evaluation_and_prediction_agree_with_training(finetuned, files, tmp_pat
     # The same texts as unlabeled TSV, with other names for the columns.
     texts = [row[0] for row in csv.reader((files / "dev.csv").read_text().splitlines()[1:])]
     (tmp_path / "new.tsv").write_text("key\tt\n" + "".join(f"k{i}\t{text}\n" for i, text in enumerate(texts)))
-    command = [
-        "predict",
-        f"--workdir={finetuned}",
-        f"--input={tmp_path}/new.tsv",
-        f"--output={tmp_path}/out.tsv",
-    ]
-    assert cli.main([*command, "--text=t", "--id=key"]) == 0
+    command = f"predict --workdir={finetuned} --input={tmp_path}/new.tsv --output={tmp_path}/out.tsv"
+    assert cli.main([*command.split(), "--text=t", "--id=key"]) == 0
     lines = [line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines()]
     assert lines[0] == ["id", "prediction", "p(blue)", "p(red)"]
     assert [line[0] for line in lines[1:]] == [f"k{i}" for i in range(29)]

@@ -23,24 +23,17 @@ FIELDS = dict(
 
 @pytest.mark.long
 def test_rows_from_memory_train_as_those_of_a_file(tmp_path, pretrained):
-    given = {
-        "rows": ROWS, "table": pa.Table.from_pylist(ROWS), "file": tmp_path / "rows.jsonl",
-    }  # fmt: skip
+    given = {"rows": ROWS, "table": pa.Table.from_pylist(ROWS), "file": tmp_path / "rows.jsonl"}
     given["file"].write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
     histories = {}
+    fields = FIELDS | {"init_from": str(pretrained), "log": lambda line: None}
     for name, rows in given.items():
-        workdir, lines = tmp_path / name, []
-        run = bert_jax.finetune(
-            "finetune/classification", workdir, init_from=str(pretrained), train=rows, eval=rows,
-            log=lines.append, **FIELDS,
-        )  # fmt: skip
+        workdir = tmp_path / name
+        run = bert_jax.finetune("finetune/classification", workdir, train=rows, eval=rows, **fields)
         histories[name] = [row["loss"] for row in run.history if row["kind"] == "train"]
         assert run.scores["accuracy"] >= 0.5 and len(run.predictor().predict_rows(["the cat"])) == 1
     assert len(set(map(tuple, histories.values()))) == 1
-    again = bert_jax.finetune(
-        "finetune/classification", tmp_path / "rows", init_from=str(pretrained), train=ROWS, eval=ROWS,
-        log=lines.append, **FIELDS,
-    )  # fmt: skip
+    again = bert_jax.finetune("finetune/classification", tmp_path / "rows", train=ROWS, eval=ROWS, **fields)
     assert again.scores == run.scores and len(again.history) == len(run.history)
 
 

@@ -24,15 +24,8 @@ def files(tmp_path_factory):
 
 
 def command(files, workdir, pretrained, *more):
-    flags = (
-        "--config.max_seq_length=16",
-        "--config.batch_size=32",
-        "--config.mesh.data=1",
-        "--config.mesh.fsdp=8",
-        "--config.epochs=6",
-        "--config.eval.every=4",
-        "--config.optimizer.learning_rate=0.003",
-    )
+    fields = "max_seq_length=16 batch_size=32 mesh.data=1 mesh.fsdp=8 optimizer.learning_rate=0.003"
+    flags = (f"--config.{field}" for field in fields.split())
     return fine_tuned.command(files, workdir, pretrained, *flags, *more)
 
 

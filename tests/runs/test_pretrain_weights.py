@@ -25,16 +25,8 @@ def encoder(tmp_path_factory, trained):
 
 def continued(records, directory, *more):
     """Continued pre-training whose config is of another size."""
-    return [
-        "pretrain",
-        "--config=pretrain/tiny",
-        f"--workdir={directory}",
-        f"--config.data.dir={records}",
-        "--config.batch_size=8",
-        "--config.steps=2",
-        "--config.optimizer.warmup_steps=1",
-        *more,
-    ]
+    flags = f"--workdir={directory} --config.data.dir={records} --config.batch_size=8 --config.steps=2"
+    return ["pretrain", "--config=pretrain/tiny", *flags.split(), "--config.optimizer.warmup_steps=1", *more]
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from support.states import assert_same as assert_same
 
 from bert_jax.errors import Preempted
 from bert_jax.objectives.base import Objective
@@ -135,10 +136,6 @@ class Recorder(Evaluator):
 
     def should_stop(self, step):
         return len(self.steps) >= self._until
-
-
-def assert_same(one, other):
-    jax.tree.map(lambda x, y: np.testing.assert_array_equal(np.asarray(x), np.asarray(y)), one, other)
 
 
 def send(number):

@@ -11,10 +11,8 @@ from bert_jax.training.adapters import adapt
 @pytest.mark.parametrize(
     "size,length,predictions,gigaflops",
     [
-        ("base", 128, 20, 69.9),
-        ("base", 512, 80, 301.4),
-        ("large", 128, 20, 240.6),
-        ("large", 512, 80, 1020.5),
+        *(("base", 128, 20, 69.9), ("base", 512, 80, 301.4)),
+        *(("large", 128, 20, 240.6), ("large", 512, 80, 1020.5)),
     ],
 )
 def test_flops_of_a_row(size, length, predictions, gigaflops):
@@ -38,12 +36,7 @@ def test_the_mask_decoder_is_a_further_layer_without_keys_and_values():
     [
         # In thirds of H^2: query, key, value, output of attention, the two of the feed-forward block.
         ({"kind": "lora"}, (2 + 1 + 2 + 2 + 8 + 8) + (3 + 2 + 3 + 2 + 8 + 8), (3, 3), 2),
-        (
-            {"kind": "lora", "targets": "output"},
-            (1 + 1 + 1 + 1 + 4 + 8) + (2 + 2 + 2 + 2 + 8 + 12),
-            (1, 3),
-            2,
-        ),
+        ({"kind": "lora", "targets": "output"}, (4 * 1 + 4 + 8) + (4 * 2 + 8 + 12), (1, 3), 2),
         ({"kind": "bitfit"}, 2 * (2 * 12), (3, 3), 2),
         ({"kind": "head"}, 2 * 12, (1, 1), 1),
         ({"kind": "head", "train": "pooler/.*"}, 2 * 12, (1, 1), 2),

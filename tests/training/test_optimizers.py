@@ -24,12 +24,8 @@ from bert_jax.training import optimizers
 def test_an_optimizer_of_optax_is_optaxs(name, args, theirs):
     """Optax optimizers use the configured decay and learning rate, which the train step multiplies by."""
     weight_decay = 0.0 if name == "sgd" else 0.01
-    tx, _ = optimizers.make_optimizer(
-        OptimizerConfig(name=name, args=args, clip_norm=0.0, weight_decay=weight_decay, warmup_steps=0),
-        10,
-        Stacked(),
-    )
-    objective = Stacked()
+    objective, fields = Stacked(), {"clip_norm": 0.0, "weight_decay": weight_decay, "warmup_steps": 0}
+    tx, _ = optimizers.make_optimizer(OptimizerConfig(name=name, args=args, **fields), 10, objective)
     layers = optimizers.Layers.from_objective(objective)
     reference = theirs(lambda params: optimizers.decay_mask(params, layers))
     params = unbox(objective.init(jax.random.key(0)))
@@ -61,17 +57,9 @@ def test_muon_orthogonalizes_the_matrices_of_each_layer():
             return params
 
     params = unbox(WithOutput().init(jax.random.key(0)))
-    tx, _ = optimizers.make_optimizer(
-        OptimizerConfig(
-            name="muon",
-            clip_norm=0.0,
-            weight_decay=0.0,
-            warmup_steps=0,
-            rates=".*layers/.*/kernel=1; .*=0.1",
-        ),
-        10,
-        WithOutput(),
-    )
+    fields = {"clip_norm": 0.0, "weight_decay": 0.0, "rates": ".*layers/.*/kernel=1; .*=0.1"}
+    config = OptimizerConfig(name="muon", warmup_steps=0, **fields)
+    tx, _ = optimizers.make_optimizer(config, 10, WithOutput())
     draw = np.random.default_rng(0).normal
     grads = jax.tree.map(lambda p: jnp.asarray(draw(size=p.shape), jnp.float32), params)
     updates = flatten(tx.update(grads, tx.init(params), params)[0])

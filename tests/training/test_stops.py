@@ -3,8 +3,6 @@
 import signal
 import subprocess
 import sys
-import threading
-import time
 import types
 from unittest import mock
 
@@ -13,7 +11,7 @@ import pytest
 from jax.experimental import multihost_utils
 from support.regression import Recorder, Run, assert_same, at, send, stopping_at_once
 
-from bert_jax.checkpoint import saving
+from bert_jax.checkpoint import Checkpointer, saving
 from bert_jax.errors import Preempted, StorageError, UserError
 from bert_jax.training import preemption, train
 from bert_jax.training.preemption import PreemptionGuard, Watchdog
@@ -83,50 +81,34 @@ def test_sigterm_in_an_evaluation_leaves_it_for_later(whole, tmp_path):
     assert run.lines("eval") == whole[0].lines("eval")
 
 
-LIMIT = 0.5
+def test_the_limit_of_a_step_does_not_include_restoring_and_saving(monkeypatch, tmp_path):
+    is_armed, seen = [False], set()
 
+    def set_armed(value):
+        return lambda *unused, **also_unused: is_armed.__setitem__(0, value)
 
-@pytest.fixture
-def limited(whole, monkeypatch, tmp_path):
-    """A run with a limit that is shorter than the delays of the tests, and a list of the times it is over."""
-    ended, timers = [], []
+    def watched(function):
+        def call(*args, **options):
+            seen.add((function.__name__, is_armed[0]))
+            return function(*args, **options)
 
-    def cancel():
-        while timers:
-            timers.pop().cancel()
+        return call
 
-    def start(seconds, **options):
-        cancel()
-        timers.append(threading.Timer(seconds, lambda: ended.append(seconds)))
-        timers[0].start()
-
-    stand_in = types.SimpleNamespace(dump_traceback_later=start, cancel_dump_traceback_later=cancel)
+    stand_in = types.SimpleNamespace(
+        dump_traceback_later=set_armed(True), cancel_dump_traceback_later=set_armed(False)
+    )
     monkeypatch.setattr(preemption, "faulthandler", stand_in)
-    monkeypatch.setattr(train, "Watchdog", lambda seconds: Watchdog(4 * LIMIT))
-    return Run(tmp_path / "run", steps=4, eval__every=0, checkpoint__every=2), ended
-
-
-def slowed(function):
-    def slow(*args, **kwargs):
-        time.sleep(8 * LIMIT)
-        return function(*args, **kwargs)
-
-    return slow
-
-
-@pytest.mark.long
-def test_restoring_and_saving_may_take_longer_than_the_limit_and_a_step_may_not(monkeypatch, limited):
-    run, ended = limited
-    handler = saving.ocp.PyTreeCheckpointHandler
-    monkeypatch.setattr(handler, "finalize", slowed(handler.finalize))  # orbax calls it in the background
-    monkeypatch.setattr(saving, "read_state", slowed(saving.read_state))
+    monkeypatch.setattr(train, "Watchdog", lambda seconds: Watchdog(1.0))
+    monkeypatch.setattr(saving, "read_state", watched(saving.read_state))
+    monkeypatch.setattr(Checkpointer, "_start_saving", watched(Checkpointer._start_saving))
+    run = Run(tmp_path / "run", steps=4, eval__every=0, checkpoint__every=2)
+    run.before_batch = lambda number: seen.add(("step", is_armed[0]))
     run.fit()
     run.config.steps = 6
     run.fit()
-    assert ended == [] and run.logged("resumed from step 4") and run.saved()[-1] == 6
-    run.config.steps, run.before_batch = 8, at(7, lambda: time.sleep(8 * LIMIT))
-    run.fit()
-    assert len(ended) == 1
+    assert run.logged("resumed from step 4")
+    assert seen == {("read_state", False), ("_start_saving", False), ("step", True)}
+    assert not is_armed[0]
 
 
 def test_a_process_without_a_heartbeat_ends_with_its_stacks():

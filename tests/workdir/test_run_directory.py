@@ -151,13 +151,7 @@ NEW_CPU = Target("cpu", "bfloat16")
         (None, "auto", TPU, "bfloat16", None),
         (None, "auto", NEW_CPU, "bfloat16", None),
         ("float32", "auto", NEW_CPU, "float32", "model.dtype=float32, as at the start of this run"),
-        (
-            "float32",
-            "auto",
-            TPU,
-            "float32",
-            "model.dtype=float32, as at the start of this run; a new run",
-        ),
+        ("float32", "auto", TPU, "float32", "model.dtype=float32, as at the start of this run"),
         ("bfloat16", "auto", CPU, "bfloat16", "a new run here would use float32"),
         ("bfloat16", "float32", TPU, "float32", None),  # open_run refuses it then
     ],
