@@ -50,12 +50,11 @@ def test_what_changes_a_digest():
         return lambda x: jax.lax.scan(body, x, jnp.stack([x, x + 1]))
 
     def direct(a, b):
-        unused = a + 7  # noqa: F841
         first = jnp.tanh(a) * b
         return first - jnp.exp(b)
 
     def divided(left, right):
-        second = jax.jit(lambda value: jnp.exp(value))(right)
+        second = jax.jit(jnp.exp)(right)
         return jax.jit(lambda one, two: jnp.tanh(one) * two)(left, right) - second
 
     assert digest(loop(2.0), x) == digest(loop(2.0), x)

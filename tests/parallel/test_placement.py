@@ -11,25 +11,17 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.parallel import placement, sharding
 
 CONFIG = EncoderConfig(
-    vocab_size=40,
-    hidden_size=64,
-    num_hidden_layers=6,
-    num_attention_heads=4,
-    intermediate_size=256,
+    vocab_size=40, hidden_size=64, num_hidden_layers=6, num_attention_heads=4, intermediate_size=256,
     max_position_embeddings=64,
-)
+)  # fmt: skip
 FAMILIES = {
     "bert": {},
     "albert": {"layer_groups": 1},
     "gated, local layers": {
-        "position": "rotary",
-        "feed_forward": "glu",
-        "norm_placement": "pre",
-        "local_window": 8,
-        "global_every": 3,
-        "final_norm": True,
+        "position": "rotary", "feed_forward": "glu", "norm_placement": "pre", "final_norm": True,
+        "local_window": 8, "global_every": 3,
     },
-}
+}  # fmt: skip
 
 
 def drawn(config):

@@ -74,22 +74,16 @@ def test_a_run_resumes_without_the_checkpoint_of_its_teacher(run, records, train
 
 
 def finetune(files, workdir, pretrained, *more):
-    flags = (
-        "--config.max_seq_length=16", "--config.batch_size=16", "--config.epochs=2", "--config.eval.every=2",
-        "--config.checkpoint.every=2", "--config.optimizer.learning_rate=0.01",
-        "--config.optimizer.warmup_steps=1", "--config.checkpoint.keep=9", *fine_tuned.NO_DROPOUT,
-    )  # fmt: skip
-    return cli.main(fine_tuned.command(files, workdir, pretrained, *flags, *more, text="text", label="color"))
+    fields = "max_seq_length=16 batch_size=16 epochs=2 eval.every=2 optimizer.learning_rate=0.01"
+    flags = (*(f"--config.{field}" for field in fields.split()), *fine_tuned.NO_DROPOUT, *more)
+    return cli.main(fine_tuned.command(files, workdir, pretrained, *flags, label="color"))
 
 
 @pytest.mark.slow
 def test_two_steps(files, pretrained, vocabulary, tmp_path, capsys):
     teacher, student = tmp_path / "teacher", write(tmp_path / "small", vocabulary, num_hidden_layers=1)
     assert finetune(files, teacher, pretrained) == 0
-    flags = (
-        f"--config.distillation.teacher={teacher}",
-        f"{LOSSES}=logits=1,task=1,hidden=1",
-    )
+    flags = (f"--config.distillation.teacher={teacher}", f"{LOSSES}=logits=1,task=1,hidden=1")
     workdir = tmp_path / "run"
     assert finetune(files, workdir, student, *flags) == 0
     lines = processes.metrics(workdir)

@@ -57,14 +57,10 @@ def test_records_without_labels_train_no_pooler(pretrain, tmp_path):
 def masked_records(tmp_path):
     """A directory of records of another tool, with the newer names, and their vocabulary."""
     rng = np.random.default_rng(0)
+    drawn = rng.integers(5, 100, (16, 4)).tolist()
     made = [
-        google_records.example(
-            first=rng.integers(5, 100, 3).tolist(),
-            masks=((1, int(rng.integers(5, 100))),),
-            label=i % 2,
-            newer=True,
-        )
-        for i in range(16)
+        google_records.example(first=first, masks=((1, mask),), label=i % 2, newer=True)
+        for i, (*first, mask) in enumerate(drawn)
     ]
     google_records.write(tmp_path / "others" / "tf_examples.tfrecord-00000-of-00001", made)
     return tmp_path / "others", google_records.write_vocabulary(tmp_path / "others.txt", 100)

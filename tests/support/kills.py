@@ -96,13 +96,8 @@ def _serve():
         if not module.name.startswith(("bert_jax.__main__", "bert_jax.configs")):
             with contextlib.suppress(ImportError, UserError):  # of an extra
                 importlib.import_module(module.name)
-    for name in (
-        "data_pipelines.build",
-        "data_pipelines.vocabulary",
-        "rich.progress",
-        "tensorboardX.event_file_writer",
-        "ml_collections.config_flags",
-    ):
+    others = "data_pipelines.build data_pipelines.vocabulary rich.progress tensorboardX.event_file_writer"
+    for name in others.split():
         importlib.import_module(name)
 
     print(0, flush=True)

@@ -174,13 +174,9 @@ def free_port():
 
 
 class Processes:
-    """A `bert-jax` run in several processes, and the output of each.
+    """A `bert-jax` run in several processes with some CPU devices each, and the output of each.
 
-    Args:
-        arguments: the arguments of the command, except the flags that give a process its rank.
-        processes: the number of processes to start.
-        devices: the number of CPU devices of each process.
-        late: {number: (directory, seconds)} for processes that see a directory late; see `late_directory`.
+    `late` is {number: (directory, seconds)} for processes that see a directory late; see `late_directory`.
     """
 
     def __init__(self, arguments, processes, devices=2, late=()):
@@ -203,15 +199,15 @@ class Processes:
             for number in range(processes)
         ]
         self.output = [[] for _ in self.started]
-        self._readers = [
-            threading.Thread(
-                target=lambda out, said: [said.append(line.rstrip()) for line in out],
-                args=(process.stdout, said),
-            )
-            for process, said in zip(self.started, self.output, strict=True)
-        ]
+        pairs = [(process.stdout, said) for process, said in zip(self.started, self.output, strict=True)]
+        self._readers = [threading.Thread(target=self._read, args=pair) for pair in pairs]
         for reader in self._readers:
             reader.start()
+
+    @staticmethod
+    def _read(stream, said):
+        for line in stream:
+            said.append(line.rstrip())
 
     def __enter__(self):
         return self

@@ -1,9 +1,7 @@
 """The train loop on a linear model: one work directory, and what can happen to the run in it."""
 
-import contextlib
 import json
 import os
-import signal
 from unittest import mock
 
 import flax.linen as nn
@@ -13,7 +11,6 @@ import numpy as np
 import optax
 from support.states import assert_same as assert_same
 
-from bert_jax.errors import Preempted
 from bert_jax.objectives.base import Objective
 from bert_jax.parallel import sharding
 from bert_jax.settings import config_fields, defaults
@@ -147,20 +144,6 @@ def at(step, action):
     """Does `action` the first time that it is asked about `step`."""
     todo = [action]
     return lambda number: todo and number == step and todo.pop()()
-
-
-@contextlib.contextmanager
-def stopping_at_once():
-    """Inside, SIGTERM does what it does in a command that has nothing to save."""
-
-    def stop(number, frame):
-        raise Preempted("stopped with nothing to save")
-
-    previous = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def spoil(run, steps):

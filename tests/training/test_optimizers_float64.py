@@ -43,17 +43,10 @@ def problem():
         "word_embeddings": rng.normal(size=(WORDS, WIDTH)) * 0.1,
         "norm": {"scale": np.ones(WIDTH), "bias": rng.normal(size=WIDTH) * 0.1},
         "dense": {"kernel": rng.normal(size=(WIDTH, 3)), "bias": rng.normal(size=3) * 0.1},
-        "layers": {
-            "stack": {
-                "layer": {
-                    "dense": {
-                        "kernel": rng.normal(size=(2, WIDTH, WIDTH)) * [[[0.1]], [[1.0]]],
-                        "bias": rng.normal(size=(2, WIDTH)) * 0.1,
-                    }
-                }
-            }
-        },
     }
+    kernel = rng.normal(size=(2, WIDTH, WIDTH)) * [[[0.1]], [[1.0]]]
+    layer = {"dense": {"kernel": kernel, "bias": rng.normal(size=(2, WIDTH)) * 0.1}}
+    params["layers"] = {"stack": {"layer": layer}}
     ids = np.minimum(rng.zipf(1.3, size=(STEPS, ROWS, LENGTH)), WORDS) - 1
     return params, ids, rng.integers(0, 3, size=(STEPS, ROWS))
 

@@ -5,20 +5,13 @@ import signal
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from support.regression import Run, at, send, spoil
 
 from bert_jax import checkpoint
 from bert_jax.errors import Preempted, UserError
-from bert_jax.parallel import sharding
-from bert_jax.training.state import abstract_state
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
-def run_state(run):
-    return abstract_state(run.task, optax.trace(0.9), sharding.mesh_of(run.config.mesh))
 
 
 def test_a_step_that_is_not_finite_is_skipped_and_counted(tmp_path):
@@ -37,8 +30,8 @@ def test_too_many_skipped_steps_are_an_error_which_names_a_checkpoint(tmp_path):
     for _ in range(2):  # the same command comes to the same steps
         with pytest.raises(UserError, match=r"steps 7 to 9 were skipped: loss.* from step 4"):
             run.fit()
-    step, state = checkpoint.Checkpointer(run.path / "checkpoints").restore_latest(run_state(run))
-    assert step == 6 and np.isfinite(np.asarray(state.params["encoder"]["w"])).all()
+    source, params, _ = checkpoint.read_stored(run.path)
+    assert source.endswith("/6") and np.isfinite(params["encoder/w"]).all()
 
 
 @pytest.mark.parametrize("stop", [10, 11], ids=["while steps are skipped", "at the limit"])
