@@ -40,7 +40,7 @@ def test_killed_and_started_again_it_ends_bit_for_bit_the_same(records, tmp_path
         command = processes.command(workdir, records, **FIELDS)
         with processes.Processes(command, 1, devices=1) as started:
             if sent:
-                started.wait_for("step ")
+                started.wait_for("  loss ")
                 wait(started[0])
                 started[0].send_signal(sent)
             code, text = started.wait()[0], "\n".join(started.output[0])
