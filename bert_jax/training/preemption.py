@@ -27,7 +27,7 @@ class PreemptionGuard:
     Before `hold` there are no unsaved steps, and the process's own signal handlers apply (see
     `bert_jax.signals`). With several processes, jax.distributed handles SIGTERM, and the processes agree on a
     dispatch after which all of them stop. For this, all processes have to check for a request the same number
-    of times. SIGINT to one of several processes is forwarded as SIGTERM. `step` would be saved now.
+    of times. SIGINT to one of several processes is forwarded as SIGTERM. The loop sets `step`, for messages.
     """
 
     def __init__(self, notice: Callable[[str], None] = signals.print_line):
