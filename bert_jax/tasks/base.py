@@ -264,6 +264,22 @@ class TableConfig(TaskConfig):
     data: TableData = TableData()
 
 
+@dataclasses.dataclass(frozen=True)
+class NegativesData(TableData):
+    """The `config.data.*` fields of tasks on texts with negatives."""
+
+    negatives: str = option(
+        "", "Columns of irrelevant documents, comma-separated, or one column of JSON lists."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class NegativesConfig(TableConfig):
+    """The fields of tasks on texts with negatives."""
+
+    data: NegativesData = NegativesData()
+
+
 class TableTask(FinetuneTask):
     """Base class of tasks whose examples are rows of a table or of a JSON lines file.
 

@@ -30,8 +30,8 @@ class Tokenizer(abc.ABC):
     """Converts text to token ids and back, using a vocabulary file.
 
     A subclass implements `_parse`, which sets the tokenizer `_rust` of the library `tokenizers` and raises
-    any exception for a file that is not a vocabulary, and `_join`.
-    A subclass that uses another library also implements `_encode_plain` and `encode_with_offsets`.
+    any exception for a file that is not a vocabulary, and `_join`. A subclass that uses another library also
+    implements `_encode_plain` and `encode_with_offsets`.
 
     Args:
         path: the vocabulary file, a local path or a URL.
@@ -48,19 +48,13 @@ class Tokenizer(abc.ABC):
         states_template: whether files of this kind contain the template of rows.
         keeps_case: whether only the vocabulary file determines how text is normalized.
         digest: the SHA-256 digest of the file's bytes in hexadecimal.
-        tokens: the tokens by id.
         is_continuation: bool [vocab_size]; True for tokens that continue a word.
-        special_tokens: the spellings of the special tokens in a text, by role ("pad", "unk", "cls", "sep",
-            "mask").
+        special_tokens: the spellings of the special tokens in a text, by role.
         special_ids: the ids of the special tokens by role; each is also an attribute, such as `pad_id`.
-        layout: the template with the ids of this vocabulary.
         added_tokens: tokens of this vocabulary that other programs find in a text before it is split into
             words, in the form of tokenizer.json. bert_jax treats them as text. A run does not record them.
-        mask_strips: whether a mask in a text includes the whitespace before it, and whether it includes the
-            whitespace after it. It only makes a difference for byte-level BPE.
-
-    Raises:
-        UserError: the file is missing, empty or not a vocabulary of this kind, or lacks a special token.
+        mask_strips: whether a mask in a text includes the whitespace before it, and after it. It only makes a
+            difference for byte-level BPE.
     """
 
     kind: ClassVar[str]

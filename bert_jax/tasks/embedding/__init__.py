@@ -34,7 +34,7 @@ from bert_jax.objectives.embedding.sentence import (
 from bert_jax.settings.config_fields import Rule, option
 from bert_jax.settings.finetune_config import FinetuneConfig
 from bert_jax.tasks import metrics, table
-from bert_jax.tasks.base import TableConfig, TableData, TableTask
+from bert_jax.tasks.base import NegativesConfig, NegativesData, TableTask
 from bert_jax.tasks.predictions import NumberPredictions, TablePredictions
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import assembly
@@ -167,10 +167,9 @@ def ranked_by_tokens(examples: Any, queries: np.ndarray, documents: TokenVectors
 
 
 @dataclasses.dataclass(frozen=True)
-class GroupsData(TableData):
+class GroupsData(NegativesData):
     """The `config.data.*` fields of groups of texts."""
 
-    negatives: str = option("", "Columns of hard negatives, comma-separated, or one column of JSON lists.")
     eval_columns: str = option(
         "",
         "Columns of the evaluation file, `TEXT,TEXT` or `TEXT,TEXT,SCORE`. Empty: as in the training file.",
@@ -180,7 +179,7 @@ class GroupsData(TableData):
 
 
 @dataclasses.dataclass(frozen=True)
-class GroupsConfig(TableConfig):
+class GroupsConfig(NegativesConfig):
     """The fields of tasks on groups of texts."""
 
     temperature: float = option(0.05, "Temperature that divides cosines or scores.", above=0, maximum=100)

@@ -15,7 +15,7 @@ from bert_jax.io.wording import counted
 from bert_jax.objectives.multiple_choice import MultipleChoice, Reranking
 from bert_jax.settings.config_fields import option
 from bert_jax.tasks import metrics
-from bert_jax.tasks.base import TableConfig, TableData, TableTask
+from bert_jax.tasks.base import NegativesConfig, TableConfig, TableData, TableTask
 from bert_jax.tasks.predictions import TablePredictions
 from bert_jax.tasks.registry import TaskSpec
 from bert_jax.tasks.rows import assembly
@@ -100,30 +100,14 @@ class RankingPredictions(TablePredictions):
         return bool(np.ptp(self.outputs, axis=1).max(initial=0.0) < 1e-3)
 
 
-@dataclasses.dataclass(frozen=True)
-class RerankingData(TableData):
-    """The `config.data.*` fields of reranking."""
-
-    negatives: str = option(
-        "", "Columns of irrelevant documents, comma-separated, or one column of JSON lists."
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class RerankingConfig(TableConfig):
-    """The fields of reranking."""
-
-    data: RerankingData = RerankingData()
-
-
 class RerankingTask(TableTask):
     """Orders the candidates of each query; see `objectives.multiple_choice`.
 
     Evaluation files may have any number of candidates. Predictions are the scores of pairs.
     """
 
-    Config = RerankingConfig
-    config: RerankingConfig
+    Config = NegativesConfig
+    config: NegativesConfig
     title = "reranking"
     rules = (("data.label", lambda c: False, "a task with labels"),)
     next_command = "search --index=DIR --rerank={workdir}"
