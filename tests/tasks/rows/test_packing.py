@@ -19,20 +19,23 @@ ROW_FLOPS = RowFlops.of(Classification(CONFIG, 2, "classification"))
 RNG = np.random.default_rng
 
 
+def check(batch, data, row, slot, example):
+    """Asserts that an example is in a slot, token by token."""
+    start, length = batch["starts"][row, slot], data.lengths[example]
+    assert start + length <= batch["lengths"][row]
+    tokens = data.tokens[data.offsets[example] :][:length]
+    np.testing.assert_array_equal(batch["input_ids"][row, start : start + length], tokens)
+    assert batch["first_lengths"][row, slot] == data.first_lengths[example]
+
+
 def found(batch, data):
-    """Returns the examples of a batch; checks each token by token."""
-    seen = batch["targets"][batch["weights"] > 0]
+    """Returns the examples of a batch; checks each of them."""
     for row, slot in zip(*np.nonzero(batch["weights"]), strict=True):
-        example = batch["targets"][row, slot]
-        start, length = batch["starts"][row, slot], data.lengths[example]
-        assert start + length <= batch["lengths"][row]
-        tokens = data.tokens[data.offsets[example] :][:length]
-        np.testing.assert_array_equal(batch["input_ids"][row, start : start + length], tokens)
-        assert batch["first_lengths"][row, slot] == data.first_lengths[example]
+        check(batch, data, row, slot, batch["targets"][row, slot])
     absent = batch["weights"] == 0
     assert (batch["starts"][absent] == batch["input_ids"].shape[1]).all()
     assert not batch["first_lengths"][absent].any()
-    return seen
+    return batch["targets"][~absent]
 
 
 def shape_for(data, length, rows=(1,), multiple=1):
@@ -68,16 +71,16 @@ def test_the_loss_and_the_gradient_are_those_of_one_example_a_row(kind):
     def loss(params, batch):
         batch = task.prepare(batch, None, True)
         pairs, found = task.loss(params, batch, None)
-        return pairs["task"][0], (pairs, found, task.weights(batch), batch)
+        return pairs["task"][0], ((pairs, found, task.weights(batch)), batch)
 
     gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))
-    (_, (pairs, found, weights, _)), grads = gradient(params, apart)
-    (_, (same_pairs, same_found, same_weights, prepared)), same_grads = gradient(params, packed)
-    close = dict(rtol=2e-5, atol=1e-6)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **close), same_pairs, pairs)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **close), same_found, found)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **close), same_weights, weights)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **close), same_grads, grads)
+    (_, (values, _)), grads = gradient(params, apart)
+    (_, (same, prepared)), same_grads = gradient(params, packed)
+
+    def close(a, b):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
+
+    jax.tree.map(close, (same, same_grads), (values, grads))
     assert prepared["sequences"].sum() == 8 and prepared["tokens"].sum() == sum(lengths)
 
 
@@ -124,17 +127,11 @@ def test_predictions_have_every_example_once_in_batches_of_one_shape(lengths, de
         assert batch["weights"].sum() == sum(map(len, examples_of_rows))
         for row, examples in enumerate(examples_of_rows):
             for slot, example in enumerate(examples):
-                start, size = batch["starts"][row, slot], lengths[example]
-                expected = data.tokens[data.offsets[example] : data.offsets[example + 1]]
-                np.testing.assert_array_equal(batch["input_ids"][row, start : start + size], expected)
-                assert batch["first_lengths"][row, slot] == data.first_lengths[example]
+                check(batch, data, row, slot, example)
             seen += list(examples)
     assert sorted(seen) == list(range(len(data)))
-    total = (
-        shape.multiple
-        * shape.length
-        * -(-max(sum(lengths) / 0.97 / 128, len(lengths) / 32) // shape.multiple)
-    )
+    needed = max(sum(lengths) / 0.97 / 128, len(lengths) / 32)
+    total = -(-needed // shape.multiple) * shape.multiple * shape.length
     for padded, chosen in ((total, None), (total + 1, shape)):
         assert packing.for_outputs(data.lengths, 256, devices, lambda length: length, padded) == chosen
 
@@ -165,7 +162,4 @@ def test_the_members_of_groups_have_the_order_of_the_batch_and_their_places():
     assert batch["places"].dtype == np.int32 and len(set(batch["places"][[0, 1, 4, 5]].tolist())) == 4
     for member in (0, 1, 4, 5):
         row, slot = divmod(int(batch["places"][member]), shape.sequences)
-        start, index = batch["starts"][row, slot], indices[member]
-        expected = data.tokens[data.offsets[index] : data.offsets[index + 1]]
-        np.testing.assert_array_equal(batch["input_ids"][row, start:][: len(expected)], expected)
-        assert batch["first_lengths"][row, slot] == data.first_lengths[index]
+        check(batch, data, row, slot, indices[member])

@@ -41,24 +41,18 @@ def test_windows_cover_every_token(max_seq_length, length_a, length_b, data):
     assert covered([row[long] for row in rows], texts[long], stride)
 
 
+def rows_of(data):
+    return [row.tolist()[1:-1] for row in np.split(data.tokens, data.offsets[1:-1])]
+
+
 def test_rows_of_a_file():
     texts = ["a bb ccc", "a bb ccc dddd eeeee ffffff", "a"]
     data = assembly.encode(examples(texts, labels=[1, 0, 1]), WordTokenizer(), 5, doc_stride=2)
-    assert [row.tolist() for row in np.split(data.tokens, data.offsets[1:-1])] == [
-        [1, 11, 12, 13, 2],
-        [1, 11, 12, 13, 2],
-        [1, 13, 14, 15, 2],
-        [1, 14, 15, 16, 2],
-        [1, 11, 2],
-    ]
+    assert rows_of(data) == [[11, 12, 13], [11, 12, 13], [13, 14, 15], [14, 15, 16], [11]]
     assert data.examples.tolist() == [0, 1, 1, 1, 2] and data.first_lengths.tolist() == [5, 5, 5, 5, 3]
     assert data.targets["targets"].tolist() == [1, 0, 0, 0, 1]
     np.testing.assert_allclose(data.row_weights, np.array([1, 1 / 3, 1 / 3, 1 / 3, 1]) * 5 / 3, rtol=1e-6)
     pairs = examples(["a bb", "a"], ["ccc", "bb ccc dddd eeeee"], [1, 0])
     data = assembly.encode(pairs, WordTokenizer(), 7, doc_stride=2)
-    assert [row.tolist() for row in np.split(data.tokens, data.offsets[1:-1])] == [
-        [1, 11, 12, 2, 13, 2],
-        [1, 11, 2, 12, 13, 14, 2],
-        [1, 11, 2, 13, 14, 15, 2],
-    ]
+    assert rows_of(data) == [[11, 12, 2, 13], [11, 2, 12, 13, 14], [11, 2, 13, 14, 15]]
     assert data.first_lengths.tolist() == [4, 3, 3] and data.truncated == 0
