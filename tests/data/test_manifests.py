@@ -1,26 +1,13 @@
 """Manifests that are not what `bert-jax data` writes: one line, and nothing outside of the folder."""
 
-import json
-import os
 import shutil
 
 import pytest
+from support import processes
 
 from bert_jax import cli
-from bert_jax.data import cache, manifests, records
+from bert_jax.data import cache, records
 from bert_jax.errors import UserError
-
-
-def change(directory, *place, value):
-    path = os.path.join(directory, manifests.FILE)
-    with open(path) as file:
-        content = json.load(file)
-    inner = content
-    for name in place[:-1]:
-        inner = inner[name]
-    inner[place[-1]] = value
-    with open(path, "w") as file:
-        json.dump(content, file)
 
 
 @pytest.mark.parametrize("name", ["../outside/x.tfrecord", "/etc/x", "..", "", "gs://x"])
@@ -28,7 +15,7 @@ def test_names_stay_inside_the_folder(make_records, tmp_path, monkeypatch, name)
     monkeypatch.setenv("BERT_JAX_RECORD_CACHE", str(tmp_path / "cache"))
     for place in (("splits", "train", "files", 0, "name"), ("vocabulary", "file")):
         directory, _ = make_records(name="r" + place[0])
-        change(directory, *place, value=name)
+        processes.change_manifest(directory, *place, value=name)
         before = sorted(path for path in tmp_path.rglob("*"))
         with pytest.raises(UserError, match="it names the file"):
             records.open_dataset(directory, "train")
@@ -53,7 +40,7 @@ def test_records_of_different_kinds_are_not_one_dataset(make_records, tmp_path, 
     assert len(records.open_dataset(f"{first},{second}", "train")) == 2 * len(
         records.open_dataset(first, "train")
     )
-    change(first, "nsp", value="next")
-    change(second, *place, value=value)
+    processes.change_manifest(first, "nsp", value="next")
+    processes.change_manifest(second, *place, value=value)
     with pytest.raises(UserError, match=message):
         records.open_dataset(f"{first},{second}", "train")

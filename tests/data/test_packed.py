@@ -1,10 +1,10 @@
 """Packed rows: batches from records, and errors for every kind of invalid directory."""
 
-import json
 import os
 
 import numpy as np
 import pytest
+from support import processes
 
 from bert_jax.data import records, tf_example, tfrecord
 from bert_jax.data.packed import best_fit
@@ -69,17 +69,6 @@ def test_several_directories_are_one_dataset(make_records):
 COUNTS = dict.fromkeys(("documents", "rows", "sequences", "tokens", "random_next"), 3)
 
 
-def change_manifest(directory, **changes):
-    path = os.path.join(directory, "manifest.json")
-    with open(path) as file:
-        manifest = json.load(file)
-    for name, value in changes.items():
-        merges = isinstance(value, dict) and name != "splits"
-        manifest[name] = manifest[name] | value if merges else value
-    with open(path, "w") as file:
-        json.dump(manifest, file)
-
-
 def test_files_that_are_not_the_manifests(make_records):
     directory, _ = make_records()
     path = os.path.join(directory, "train-00001-of-00002.tfrecord")
@@ -142,7 +131,7 @@ def test_rows_that_cannot_be(make_records, change, message):
     rows[1] = tf_example.encode(features)
     _, size = tfrecord.write_records(path, rows)
     entry = {"name": os.path.basename(path), "rows": 3, "bytes": size}
-    change_manifest(directory, splits={"train": COUNTS | {"files": [entry]}})
+    processes.change_manifest(directory, "splits", "train", value=COUNTS | {"files": [entry]})
     dataset = records.open_dataset(directory, "train")
     if message is None:
         assert dataset.batch(np.array([1]))["starts"].tolist() == [[0, 8, 32, 32]]

@@ -93,6 +93,16 @@ def write_splits(directory, splits, length, **manifest):
     (directory / "manifest.json").write_text(json.dumps(content | manifest))
 
 
+def change_manifest(directory, *place, value):
+    """Sets a value in the manifest of records, at a place of keys and numbers."""
+    path = Path(directory) / manifests.FILE
+    inner = content = json.loads(path.read_text())
+    for name in place[:-1]:
+        inner = inner[name]
+    inner[place[-1]] = value
+    path.write_text(json.dumps(content))
+
+
 def write_records(directory, words=95, rows=64, eval_rows=12, seed=0, nsp="next", length=LENGTH):
     """Writes a directory of random tokens, like `bert-jax data`; returns its path."""
     directory = Path(directory)

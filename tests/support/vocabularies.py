@@ -87,6 +87,14 @@ def version_5(model):
     return rust.to_str()
 
 
+def write_json(folder, **files):
+    """Writes {name without suffix: JSON or its text} into a new folder, and returns it."""
+    folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(content if isinstance(content, str) else json.dumps(content))
+    return folder
+
+
 def write_folder(folder, family, vocab_size, files):
     """Writes a small encoder of a family ("bert" or "roberta") and the files {name: text or JSON object}."""
     sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)

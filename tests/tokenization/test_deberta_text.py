@@ -1,6 +1,5 @@
 """The vocabulary of DeBERTa: a SentencePiece model without a mask, and what transformers 5 makes of it."""
 
-import json
 import random
 import unicodedata
 from pathlib import Path
@@ -25,11 +24,9 @@ def path(tmp_path_factory):
 
 def write(folder, path="", **files):
     """Writes a folder of a DeBERTa with some files, and returns it."""
-    folder.mkdir(exist_ok=True)
+    vocabularies.write_json(folder, **{"config": {"model_type": "deberta-v2"}, **files})
     if path:
         (folder / "spm.model").write_bytes(Path(path).read_bytes())
-    for name, content in {"config": {"model_type": "deberta-v2"}, **files}.items():
-        (folder / f"{name}.json").write_text(content if isinstance(content, str) else json.dumps(content))
     return folder
 
 

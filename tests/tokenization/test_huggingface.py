@@ -7,6 +7,7 @@ import pytest
 import sentencepiece
 import tokenizers
 from support import vocabularies
+from support.vocabularies import write_json
 
 from bert_jax import tokenization
 from bert_jax.convert import loading
@@ -19,14 +20,6 @@ TEXT = "The cat sat, and Ran to the capital."
 NO_IDEOGRAPHS = vocabularies.NORMALIZER | {"handle_chinese_chars": False}
 
 
-def write(folder, **contents):
-    """Writes JSON files, named without suffix, to a new folder; returns its path."""
-    folder.mkdir()
-    for name, content in contents.items():
-        (folder / f"{name}.json").write_text(json.dumps(content))
-    return folder
-
-
 @pytest.fixture
 def vocabulary(tmp_path):
     (tmp_path / "vocab.txt").write_text(vocabularies.VOCABULARY)
@@ -36,7 +29,7 @@ def vocabulary(tmp_path):
 def test_a_folder_of_version_5_has_the_ids_of_its_vocabulary(tmp_path, vocabulary):
     classes = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
     content = vocabularies.wordpiece_json()
-    folder = write(tmp_path / "folder", tokenizer=content, tokenizer_config=classes)
+    folder = write_json(tmp_path / "folder", tokenizer=content, tokenizer_config=classes)
     tokenizer = tokenization.load(folder)
     assert tokenizer.tokens == vocabulary.tokens and tokenizer.digest == vocabulary.digest
     assert tokenizer.encode_batch([TEXT]) == vocabulary.encode_batch([TEXT])
@@ -52,11 +45,11 @@ def test_the_case_and_the_accents_are_those_of_the_folder(tmp_path, in_settings,
     """Settings of the folder decide, because the vocabulary, with only lower-case tokens, does not."""
     if in_settings:
         stated = {"do_lower_case": lower_case, "strip_accents": strip_accents}
-        folder = write(tmp_path / "folder", tokenizer_config=stated)
+        folder = write_json(tmp_path / "folder", tokenizer_config=stated)
     else:
         stated = {"lowercase": lower_case, "strip_accents": strip_accents}
         content = vocabularies.wordpiece_json(normalizer=vocabularies.NORMALIZER | stated)
-        folder = write(tmp_path / "folder", tokenizer=content)
+        folder = write_json(tmp_path / "folder", tokenizer=content)
     (folder / "vocab.txt").write_text(vocabularies.VOCABULARY)
     tokenizer = tokenization.load(folder)
     expected = lower_case if strip_accents is None else strip_accents
@@ -81,7 +74,7 @@ def test_the_rows_are_those_of_the_family(tmp_path):
     content = tokenization.load(TESTDATA / "bpe").content
     rows = byte_bpe.template_processing(templates.BERT, {"cls": ("<s>", 0), "sep": ("</s>", 2)})
     content = content | {"post_processor": json.loads(rows.__getstate__())}
-    folder = write(tmp_path / "folder", tokenizer=content)
+    folder = write_json(tmp_path / "folder", tokenizer=content)
     assert tokenization.load(folder).template == templates.BERT
     (folder / "config.json").write_text('{"model_type": "modernbert"}')
     assert tokenization.load(folder).template == templates.MODERNBERT
@@ -102,7 +95,7 @@ def test_the_rows_are_those_of_the_family(tmp_path):
     ],
 )
 def test_settings_that_give_other_ids_or_positions(tmp_path, stated):
-    folder = write(tmp_path / "folder", **stated)
+    folder = write_json(tmp_path / "folder", **stated)
     (folder / "vocab.txt").write_text(vocabularies.VOCABULARY)
     with pytest.raises(UserError, match=r"side|remove_space|Japanese|chinese_chars|max_input_chars_per_word"):
         tokenization.load(folder)
@@ -126,7 +119,7 @@ def test_a_unigram_tokenizer_json_has_the_ids_of_its_model(tmp_path, name):
         special = [{"id": i, "content": model.tokens[i], "special": True} for i in model.special_ids.values()]
         unigram = {"type": "Unigram", "unk_id": 3, "vocab": scored(model)}
         content = {"model": unigram, "added_tokens": special}
-    folder = write(tmp_path / "folder", tokenizer=content, tokenizer_config={"tokenizer_class": name})
+    folder = write_json(tmp_path / "folder", tokenizer=content, tokenizer_config={"tokenizer_class": name})
     tokenizer = tokenization.load(folder)
     assert tokenizer.tokens == model.tokens and tokenizer.special_ids == model.special_ids
     assert (tokenizer.normalizer, tokenizer.lower_case) == (model.normalizer, model.lower_case)
@@ -144,7 +137,7 @@ def test_a_unigram_file_of_version_5_has_the_ids_of_the_library(tmp_path):
         [tokenizers.pre_tokenizers.WhitespaceSplit(), tokenizers.pre_tokenizers.Metaspace()]
     )
     classes = {"tokenizer_class": "XLMRobertaTokenizer"}
-    folder = write(tmp_path / "folder", tokenizer=json.loads(library.to_str()), tokenizer_config=classes)
+    folder = write_json(tmp_path / "folder", tokenizer=json.loads(library.to_str()), tokenizer_config=classes)
     word = vocabularies.WORDS[0]
     texts = [f"{word}{space}{word} é{space}" for space in " \n\t\r\xa0\u2028\u3000\u200b\x1f"]
     expected = [library.encode(text, add_special_tokens=False).ids for text in texts]
