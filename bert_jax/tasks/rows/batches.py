@@ -94,10 +94,10 @@ def bucket_lengths(
 ) -> tuple[int, ...]:
     """Returns the padded lengths that waste the fewest tokens on padding, ascending.
 
-    They are multiples of 8, or `max_seq_length`. Each length needs a compilation, so there is one more
-    for every eight batches, if it saves at least `least` padded tokens and 3% of all.
-    `lengths`, int [N], are of the longest row of each group, a batch has `batch_size` groups, and `batches`
-    is the number of batches that will be computed, if fewer than an epoch.
+    They are multiples of 8, or `max_seq_length`. Each length needs a compilation, so there is at most one
+    more for every eight batches, if it saves at least `least` padded tokens and 3% of all. `lengths`, int
+    [N], are of the longest row of each group, a batch has `batch_size` groups, and `batches` is the number of
+    batches that will be computed, if fewer than an epoch.
     """
     longest = int(np.max(lengths, initial=1))
     candidates = np.minimum(np.arange(8, longest + 8, 8), max_seq_length)
