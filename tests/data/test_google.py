@@ -1,6 +1,5 @@
 """Google records: the bytes of a row, rows of any writer, and what is told of those that cannot be."""
 
-import json
 import os
 
 import numpy as np
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 from support import google_records
 from support.google_records import LENGTH, PREDICTIONS, example
 
-from bert_jax import cli
 from bert_jax.data import cache, google, records
 from bert_jax.errors import UserError
 from data_pipelines.stages import google_rows
@@ -122,19 +120,14 @@ def test_rows_that_cannot_be(foreign, fields, message):
     assert "\n" not in str(caught.value)
 
 
-def inspect(capsys, *arguments):
-    code = cli.main(["inspect", "--json", *map(str, arguments)])
-    return code, json.loads(capsys.readouterr().out)
-
-
 def test_inspecting_records_of_others(foreign, tmp_path, capsys):
     foreign(*[example(first=(9, 10 + i), masks=((1, 9), (4, 8)), label=i % 2) for i in range(80)])
     vocab = f"--vocab={tmp_path / 'vocab.txt'}"
-    code, report = inspect(capsys, tmp_path / "records", vocab)
+    code, report = google_records.inspect(capsys, tmp_path / "records", vocab)
     train = report["facts"]["train"]
     assert (code, report["kind"], report["problems"]) == (0, "google records", [])
     assert (train["rows"], train["predictions"], train["kept_share"]) == (80, 160, 0.5)
     assert train["random_next_share"] == 0.5 and train["duplicate_rows"] == 0
     assert report["examples"][0] == "(next) [CLS] w4 w5 [SEP] w6 [SEP] <- 1 w4, 4 w3"
-    code, report = inspect(capsys, tmp_path / "records" / "tf_examples.tfrecord")
+    code, report = google_records.inspect(capsys, tmp_path / "records" / "tf_examples.tfrecord")
     assert (code, report["examples"], report["kind"]) == (0, [], "google records")

@@ -1,13 +1,13 @@
 """What `bert-jax inspect` says of sound and of damaged records, vocabularies and checkpoints."""
 
-import json
 import os
 
 import numpy as np
 import pytest
 from support import processes
+from support.google_records import inspect
 
-from bert_jax import cli, tokenization
+from bert_jax import tokenization
 from bert_jax.data import manifests, packed, tfrecord
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(95))]
@@ -39,12 +39,6 @@ def records(tmp_path):
         return str(tmp_path / "records")
 
     return make
-
-
-def inspect(capsys, *arguments):
-    """(exit code, report) of one path."""
-    code = cli.main(["inspect", "--json", *arguments])
-    return code, json.loads(capsys.readouterr().out)
 
 
 def test_repeated_rows_are_told(records, capsys):

@@ -1,5 +1,8 @@
 """Google records as any writer may make them: Examples from lists of numbers, with no code of the encoder."""
 
+import json
+
+from bert_jax import cli
 from bert_jax.data import tf_example, tfrecord
 
 LENGTH, PREDICTIONS = 12, 3
@@ -28,6 +31,12 @@ def write(path, examples):
     """Writes a record file without an index, as others do."""
     path.parent.mkdir(exist_ok=True, parents=True)
     path.write_bytes(b"".join(map(tfrecord.frame, examples)))
+
+
+def inspect(capsys, *arguments):
+    """Returns the exit code and the report of `bert-jax inspect`."""
+    code = cli.main(["inspect", "--json", *map(str, arguments)])
+    return code, json.loads(capsys.readouterr().out)
 
 
 def write_vocabulary(path, size=100):

@@ -8,16 +8,11 @@ from bert_jax.tasks.predictions import ClassPredictions
 from bert_jax.tasks.table import Examples
 
 
-def of_many_labels(count, labels):
-    ids = [str(number) for number in range(count)]
-    outputs = np.random.default_rng(0).random((count, labels), np.float32)
-    names = [f"label {number}" for number in range(labels)]
-    return ClassPredictions(Examples("x", ids, ids), outputs, np.arange(count), names)
-
-
 def test_the_numbers_of_tables_are_those_of_json_lines(tmp_path):
-    predictions = of_many_labels(5, 4)
-    predictions.outputs[0] = [0, 1e-9, 1, 0.1234565]
+    ids, labels = list("01234"), [f"label {number}" for number in range(4)]
+    outputs = np.random.default_rng(0).random((5, 4), np.float32)
+    outputs[0] = [0, 1e-9, 1, 0.1234565]
+    predictions = ClassPredictions(Examples("x", ids, ids), outputs, np.arange(5), labels)
     names = ["tsv", "csv", "jsonl"]
     for suffix in names:
         predictions.write(str(tmp_path / f"out.{suffix}"))

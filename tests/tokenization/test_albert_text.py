@@ -13,25 +13,18 @@ from bert_jax import cli, tokenization
 from bert_jax.convert.families import FAMILIES
 from bert_jax.tokenization.huggingface import read_tokenizer
 
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    """A corpus in which digits are often followed by a comma."""
-    rng = random.Random(0)
-    words = "the quick brown fox tokenizer words in 1999, or 1,000, 42, 7, 3,5 times, he said: cost".split()
-    lines = [" ".join(rng.choices(words, k=9)) + ("\n\n" if i % 4 == 3 else "\n") for i in range(400)]
-    path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text("".join(lines))
-    return path
+WORDS = "the quick brown fox tokenizer words in 1999, or 1,000, 42, 7, 3,5 times, he said: cost".split()
 
 
 @pytest.fixture(scope="module")
-def model(text):
-    """A model that `bert-jax vocab` learned with ALBERT's normalizer."""
-    output = text.parent / "vocab.model"
-    flags = [f"--input={text}", f"--output={output}", "--kind=sentencepiece", "--normalizer=albert"]
-    assert cli.main(["vocab", *flags, "--size=110"]) == 0
-    return str(output)
+def model(tmp_path_factory):
+    """A model that `bert-jax vocab` learned with ALBERT's normalizer, from digits followed by commas."""
+    rng, folder = random.Random(0), tmp_path_factory.mktemp("text")
+    lines = [" ".join(rng.choices(WORDS, k=9)) + "\n" * (1 + (i % 4 == 3)) for i in range(400)]
+    (folder / "text.txt").write_text("".join(lines))
+    flags = [f"--input={folder}/text.txt", "--kind=sentencepiece", "--normalizer=albert", "--size=110"]
+    assert cli.main(["vocab", *flags, f"--output={folder}/vocab.model"]) == 0
+    return f"{folder}/vocab.model"
 
 
 @pytest.fixture(scope="module")
