@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import os
@@ -42,7 +43,7 @@ from bert_jax.tasks.rows.batches import NO_TARGET, EncodedRows
 from bert_jax.tasks.table import SOURCE, LineReader
 from bert_jax.tokenization import Tokenizer
 
-_CONTEXTS, _WINDOWS = 2048, 512  # contexts that are tokenized at a time, and windows that are decoded
+_CONTEXTS = 2048  # that are tokenized at a time
 _BETWEEN_WORDS = np.array([0x20, 0x09, 0x0D, 0x0A, 0x202F], np.uint32)
 _CONTEXT_PER_TOKEN = 0.01  # as in run_squad.py, longer windows are preferred by this score per token
 
@@ -311,24 +312,12 @@ def _candidates(
 ) -> dict[str, np.ndarray]:
     """Returns all valid pairs of likely starts and ends as arrays, sorted by example, best first."""
     parts = []
-    for begin in range(0, len(data), _WINDOWS):
-        rows = np.arange(begin, min(begin + _WINDOWS, len(data)))
-        lengths = data.lengths[rows]
-        place = np.arange(lengths.max())
-        real = place < lengths[:, None]
-        tokens = np.where(real, data.offsets[rows][:, None] + place, 0)
-        chosen = []
-        for column in range(2):
-            logits = np.where(real, outputs[tokens, column], -np.inf)
-            top = np.argsort(-logits, axis=1, kind="stable")[:, :n_best]
-            chosen.append((np.take_along_axis(tokens, top, 1), np.take_along_axis(real, top, 1)))
-        (first, first_real), (last, last_real) = chosen
-        first_good = first_real & data.is_max_context[first]
-        last_good = last_real & (data.characters[last, 0] >= 0)
-        size = last[:, None, :] - first[:, :, None] + 1
-        good = first_good[:, :, None] & last_good[:, None, :] & (size >= 1) & (size <= max_answer_length)
-        row, i, j = np.nonzero(good)
-        parts.append((data.examples[rows[row]], first[row, i], last[row, j]))
+    for example, (begin, end) in zip(data.examples, itertools.pairwise(data.offsets), strict=True):
+        first, last = begin + np.argsort(-outputs[begin:end], axis=0, kind="stable")[:n_best].T
+        first, last = first[data.is_max_context[first]], last[data.characters[last, 0] >= 0]
+        size = last - first[:, None] + 1
+        i, j = np.nonzero((size >= 1) & (size <= max_answer_length))
+        parts.append((np.full(len(i), example), first[i], last[j]))
     example, first, last = (np.concatenate(column) for column in zip(*parts, strict=True))
     start, end = outputs[first, 0].astype(np.float64), outputs[last, 1].astype(np.float64)
     order = np.lexsort((-(start + end), example))
