@@ -30,16 +30,11 @@ def files(tmp_path_factory):
 
 
 def arguments(files, workdir, pretrained, *more):
-    fields = "max_seq_length=16 batch_size=16 epochs=24 optimizer.learning_rate=0.003 eval.every=72"
-    flags = (*(f"--config.{field}" for field in fields.split()), *fine_tuned.NO_DROPOUT, *more)
-    return fine_tuned.command(files, workdir, pretrained, *flags, text="review", label="color")
+    flags = (*fine_tuned.LEARNING, "--config.epochs=24", "--config.eval.every=72")
+    return fine_tuned.command(files, workdir, pretrained, *flags, *more, text="review", label="color")
 
 
-@pytest.fixture(scope="module")
-def finetuned(tmp_path_factory, files, pretrained):
-    workdir = tmp_path_factory.mktemp("finetuned")
-    assert cli.main(arguments(files, workdir, pretrained)) == 0
-    return workdir
+finetuned = fine_tuned.finetuned
 
 
 @pytest.mark.long
