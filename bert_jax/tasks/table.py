@@ -367,10 +367,12 @@ def _rows(
         return enumerate(({columns.text_a: line} for line in lines), 1)
     if kind in ("jsonl", COLUMNAR) and (quoting != "auto" or not columns.header):
         raise UserError(f"{path}: data.header and data.quoting have no effect, they are for TSV and CSV")
-    if kind in ("jsonl", COLUMNAR):
-        if kind == COLUMNAR:
-            places(path, wanted, columnar.Table(path).columns)  # raises an error for a missing column
-        return records(path, kind, list(dict.fromkeys(itertools.chain(*wanted.values()))))
+    if kind == "jsonl":
+        return records(path, kind)
+    if kind == COLUMNAR:
+        table = columnar.Table(path)
+        places(path, wanted, table.columns)
+        return enumerate(table.rows(list(dict.fromkeys(itertools.chain(*wanted.values())))), 1)
     quotes = quoting == "csv" or (quoting == "auto" and (kind == "csv" or columns.quotes))
     fields = _split(path, "," if kind == "csv" else "\t", quotes, quoting == "auto" and kind == "tsv")
     return _named(path, fields, wanted, columns.header)
