@@ -82,19 +82,9 @@ def attend(
 ) -> jax.Array:
     """Returns disentangled attention, in which a token attends only to tokens of the same sequence.
 
-    Args:
-        query: [B, L, N, D], float32 or bfloat16.
-        key: as `query`.
-        value: as `query`.
-        relative_keys: K for the distances L - 1 down to 1 - L, [2 L - 1, N, D]; None without this term.
-        relative_queries: Q for the distances 1 - L up to L - 1, [2 L - 1, N, D]; None without this term.
-        sequence_ids: int32 [B, L], as for `attention.attention`.
-        implementation: "xla" or "pallas", as `dispatch.choose_attention` chooses it.
-        dropout_rate: dropout rate of the attention probabilities, per element.
-        dropout_key: None for no dropout.
-
-    Returns:
-        [B, L, N, D] in the dtype of the query. Softmax is computed in float32.
+    `relative_keys` are K for the distances L - 1 down to 1 - L, and `relative_queries` Q for 1 - L up to
+    L - 1, [2 L - 1, N, D] each, or None without this term. The implementation is "xla" or "pallas". The other
+    arguments and the result are as for `attention.attention`.
     """
     terms = 1 + (relative_keys is not None) + (relative_queries is not None)
     scale = jnp.asarray((terms * query.shape[-1]) ** -0.5, query.dtype)

@@ -369,12 +369,10 @@ class EncoderConfig(Execution, Architecture):
 
     @property
     def embedding_dropout_rate(self) -> float:
-        """Returns the dropout rate after the embeddings."""
         return self.hidden_dropout_prob if self.embedding_dropout is None else self.embedding_dropout
 
     @property
     def inner_dropout_rate(self) -> float:
-        """Returns the dropout rate after the feed-forward block."""
         return self.hidden_dropout_prob if self.inner_dropout is None else self.inner_dropout
 
     def spelled_out(self) -> EncoderConfig:
@@ -386,7 +384,6 @@ class EncoderConfig(Execution, Architecture):
         return layer % self.global_every > 0
 
     def replace(self, **changes: Any) -> EncoderConfig:
-        """Returns the configuration with some fields replaced."""
         return dataclasses.replace(self, **changes)
 
     def resolve(self, target: Target) -> EncoderConfig:

@@ -138,14 +138,10 @@ class EncoderLayer(Module):
     def __call__(self, x, sequence_ids, shared, deterministic, vectors=None, context=None):
         """Returns the layer's output [B, L, H] for states x [B, L, H] and sequence ids int32 [B, L].
 
-        Args:
-            x: states.
-            sequence_ids: as in `Encoder`.
-            shared: position inputs of all layers: the result of `positions.rotary_angles` or of
-                `RelativeTable`, or None.
-            deterministic: whether dropout is disabled.
-            vectors: [B, S, H]. With them the layer is a decoder layer, with a `CrossAttention`.
-            context: states [B, L, H] of keys and values (`position=disentangled` only); None for x.
+        `shared` are position inputs of all layers: the result of `positions.rotary_angles` or of
+        `RelativeTable`, or None. With `vectors` [B, S, H] the layer is a decoder layer, with a
+        `CrossAttention`. `context` are the states [B, L, H] of keys and values (`position=disentangled`
+        only); None for x.
         """
         config, start = self.config, x
 

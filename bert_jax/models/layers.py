@@ -210,7 +210,6 @@ class Dropout:
         return self.make_key() if self.rate else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Returns x after dropout."""
         return dropout(x, self.make_key(), self.rate) if self.rate else x
 
 
@@ -270,7 +269,6 @@ class Module(nn.Module):
         return norm(x, functools.partial(residual_norm, x, h, bias, rate=drop.rate, key=drop.key))
 
     def norm(self, name: str | None = None) -> Norm:
-        """Returns the configured norm."""
         config = self.config
         return Norm(NORMS[config.norm], config.layer_norm_eps, self.dtype, config.norm_bias, name=name)
 

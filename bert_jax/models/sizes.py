@@ -67,17 +67,14 @@ MODERN_ARCHITECTURE: dict[str, Any] = {
 }
 
 MODERN: dict[str, dict[str, Any]] = {
-    name: MODERN_ARCHITECTURE | size
-    for name, size in {
-        "ettin-17m": shape(7, 256, 4, 384),
-        "ettin-32m": shape(10, 384, 6, 576),
-        "ettin-68m": shape(19, 512, 8, 768),
-        "ettin-150m": shape(22, 768, 12, 1152),
-        "ettin-400m": shape(28, 1024, 16, 2624),
-        "ettin-1b": shape(28, 1792, 28, 3840),
-        "modernbert-base": shape(22, 768, 12, 1152),
-        "modernbert-large": shape(28, 1024, 16, 2624),
-    }.items()
+    "ettin-17m": MODERN_ARCHITECTURE | shape(7, 256, 4, 384),
+    "ettin-32m": MODERN_ARCHITECTURE | shape(10, 384, 6, 576),
+    "ettin-68m": MODERN_ARCHITECTURE | shape(19, 512, 8, 768),
+    "ettin-150m": MODERN_ARCHITECTURE | shape(22, 768, 12, 1152),
+    "ettin-400m": MODERN_ARCHITECTURE | shape(28, 1024, 16, 2624),
+    "ettin-1b": MODERN_ARCHITECTURE | shape(28, 1792, 28, 3840),
+    "modernbert-base": MODERN_ARCHITECTURE | shape(22, 768, 12, 1152),
+    "modernbert-large": MODERN_ARCHITECTURE | shape(28, 1024, 16, 2624),
 }
 
 # Differences of RoBERTa (Liu et al. 2019) and XLM-R (Conneau et al. 2020) from BERT. Their positions are
@@ -90,20 +87,14 @@ ROBERTA_ARCHITECTURE: dict[str, Any] = {
 }
 
 ROBERTA: dict[str, dict[str, Any]] = {
-    name: ROBERTA_ARCHITECTURE | size
-    for name, size in {
-        "roberta-base": shape(12, 768, vocab_size=50265),
-        "roberta-large": shape(24, 1024, vocab_size=50265),
-        "distilroberta-base": shape(6, 768, vocab_size=50265),
-    }.items()
+    "roberta-base": ROBERTA_ARCHITECTURE | shape(12, 768, vocab_size=50265),
+    "roberta-large": ROBERTA_ARCHITECTURE | shape(24, 1024, vocab_size=50265),
+    "distilroberta-base": ROBERTA_ARCHITECTURE | shape(6, 768, vocab_size=50265),
 }
 
 XLM_ROBERTA: dict[str, dict[str, Any]] = {
-    name: ROBERTA_ARCHITECTURE | size
-    for name, size in {
-        "xlm-roberta-base": shape(12, 768, vocab_size=250002),
-        "xlm-roberta-large": shape(24, 1024, vocab_size=250002),
-    }.items()
+    "xlm-roberta-base": ROBERTA_ARCHITECTURE | shape(12, 768, vocab_size=250002),
+    "xlm-roberta-large": ROBERTA_ARCHITECTURE | shape(24, 1024, vocab_size=250002),
 }
 
 # The architecture of ALBERT (Lan et al. 2020) with the sizes of xxlarge, which google-research/albert and
@@ -146,16 +137,13 @@ DEBERTA_ARCHITECTURE: dict[str, Any] = {
 _CONVOLUTION: dict[str, Any] = dict(conv_kernel_size=3, conv_act="gelu")
 
 DEBERTA: dict[str, dict[str, Any]] = {
-    name: DEBERTA_ARCHITECTURE | size
-    for name, size in {
-        "deberta-v2-xlarge": shape(24, 1536, **_CONVOLUTION),
-        "deberta-v2-xxlarge": shape(48, 1536, **_CONVOLUTION),
-        "deberta-v3-xsmall": shape(12, 384),
-        "deberta-v3-small": shape(6, 768),
-        "deberta-v3-base": shape(12, 768),
-        "deberta-v3-large": shape(24, 1024),
-        "mdeberta-v3-base": shape(12, 768, vocab_size=251_000),
-    }.items()
+    "deberta-v2-xlarge": DEBERTA_ARCHITECTURE | shape(24, 1536, **_CONVOLUTION),
+    "deberta-v2-xxlarge": DEBERTA_ARCHITECTURE | shape(48, 1536, **_CONVOLUTION),
+    "deberta-v3-xsmall": DEBERTA_ARCHITECTURE | shape(12, 384),
+    "deberta-v3-small": DEBERTA_ARCHITECTURE | shape(6, 768),
+    "deberta-v3-base": DEBERTA_ARCHITECTURE | shape(12, 768),
+    "deberta-v3-large": DEBERTA_ARCHITECTURE | shape(24, 1024),
+    "mdeberta-v3-base": DEBERTA_ARCHITECTURE | shape(12, 768, vocab_size=251_000),
 }
 
 # Encoders without a family of released files. They are only written as work directories.

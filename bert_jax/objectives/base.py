@@ -46,10 +46,7 @@ class Objective:
 
     @functools.cached_property
     def init_shapes(self) -> Params:
-        """Returns the shapes of the parameters that `init` returns, boxed in the same way.
-
-        They are cached because a run needs them several times and a trace takes tenths of a second.
-        """
+        """Returns the shapes of the parameters that `init` returns, boxed in the same way."""
         return jax.eval_shape(self.init, abstract_key())
 
     def prepare(self, batch: Batch, key: jax.Array, train: bool) -> Batch:
@@ -67,12 +64,9 @@ class Objective:
     def loss(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[Pairs, Pairs]:
         """Returns ({loss: (sum, weight)}, {metric: (sum, weight)}) of a prepared batch.
 
-        The train step minimizes the sum over losses of scale x sum / weight over the whole global batch.
-
-        Args:
-            params: parameters returned by `join`.
-            batch: batch returned by `prepare`, or some of its rows.
-            rngs: key of Flax's random stream `dropout` in training; None in evaluation.
+        The train step minimizes the sum over losses of scale x sum / weight over the whole global batch. The
+        parameters are from `join`, the batch, or some of its rows, from `prepare`. `rngs` has the key of
+        Flax's random stream `dropout` in training, and is None in evaluation.
         """
         raise NotImplementedError
 

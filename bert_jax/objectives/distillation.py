@@ -8,6 +8,7 @@ and `values` are from MiniLM (Wang et al. 2020, section 3).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
@@ -150,18 +151,12 @@ def parse_scales(text: str) -> dict[str, float]:
 
     It raises UserError if the text has another form or an unknown name, or no comparison with the teacher.
     """
-    known, scales = (TASK, LOGITS, *STATES), dict[str, float]()
-    for part in comma_lists.names(text):
-        name, _, value = (each.strip() for each in part.partition("="))
-        try:
-            scale = float(value)
-        except ValueError:
-            scale = -1.0
-        if name not in known or name in scales or not 0 < scale < float("inf"):
-            scales = {}
-            break
-        scales[name] = scale
-    if not scales.keys() - {TASK}:
+    known, pairs = (TASK, LOGITS, *STATES), [part.partition("=") for part in comma_lists.names(text)]
+    scales: dict[str, float] = {}
+    with contextlib.suppress(ValueError):
+        scales = {name.strip(): float(value) for name, _, value in pairs}
+    valid = len(scales) == len(pairs) and all(0 < scale < float("inf") for scale in scales.values())
+    if not valid or scales.keys() - set(known) or not scales.keys() - {TASK}:
         raise UserError(
             f"distillation.losses={text!r}: expected NAME=SCALE of {', '.join(known)}, such as "
             "logits=5,task=2, with scales above 0, and not task alone"

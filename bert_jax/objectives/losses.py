@@ -88,10 +88,8 @@ def squared_error(predictions: jax.Array, targets: jax.Array, weights: jax.Array
 def binary_cross_entropy(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> Pair:
     """Returns the weighted mean over C labels of the binary cross-entropy in nats, as (sum, weight).
 
-    Args:
-        logits: float [..., C]; converted to float32.
-        targets: float32 [..., C], 1 for labels that apply.
-        weights: float32 [...].
+    The logits, float [..., C], are converted to float32. The targets, float32 [..., C], are 1 for labels that
+    apply, and the weights float32 [...].
     """
     logits = logits.astype(jnp.float32)
     each = jnp.maximum(logits, 0) - logits * targets + jnp.log1p(jnp.exp(-jnp.abs(logits)))

@@ -1,7 +1,10 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import gradients
 
 from bert_jax.kernels import attention as module
 from bert_jax.kernels import xla_attention
@@ -16,7 +19,7 @@ def inputs(batch=2, length=128, heads=2, dim=64, seed=0):
     return query, key, value, jnp.asarray(ids)
 
 
-def by_hand(query, key, value, ids, causal, window=10_000):
+def by_hand(query, key, value, ids, causal, window):
     """Computes attention in float64, one sequence, head and token at a time."""
     query, key, value, ids = (np.asarray(x, np.float64) for x in (query, key, value, ids))
     out = np.zeros_like(query)
@@ -30,22 +33,14 @@ def by_hand(query, key, value, ids, causal, window=10_000):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_xla_against_a_loop_over_tokens(causal):
-    args = inputs(length=24, dim=8)
-    ids = jnp.asarray(np.repeat([[1] * 10 + [2] * 8 + [0] * 6], 2, 0))
-    out = module.attention(*args[:3], ids, implementation="xla", causal=causal)
-    np.testing.assert_allclose(out, by_hand(*args[:3], ids, causal), atol=2e-6)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("window, length", [(4, 24), (5, 24), (1, 5), (7, 22), (9, 24)])
-def test_local_attention_against_a_loop_over_tokens(causal, window, length):
+@pytest.mark.parametrize("window, length", [(0, 24), (4, 24), (5, 24), (1, 5), (7, 22), (9, 24)])
+def test_xla_against_a_loop_over_tokens(causal, window, length):
     """Local attention is right for rows of one or several blocks, with or without a partial block."""
     args = inputs(length=24, dim=8)
     query, key, value = (x[:, :length] for x in args[:3])
     ids = jnp.asarray([([1] * 10 + [2] * 8 + [0] * 6)[:length], [1] * length])
     out = module.attention(query, key, value, ids, implementation="xla", causal=causal, window=window)
-    np.testing.assert_allclose(out, by_hand(query, key, value, ids, causal, window), atol=2e-6)
+    np.testing.assert_allclose(out, by_hand(query, key, value, ids, causal, window or length), atol=2e-6)
 
 
 @pytest.mark.parametrize("window, slopes", [(0, None), (9, None), (0, np.array([0.5, 0.0625], np.float32))])
@@ -53,69 +48,42 @@ def test_attention_without_dropout_is_that_of_the_probabilities(window, slopes):
     """Values and gradients agree; on a CPU, float32 without dropout has a separate implementation."""
     query, key, value, _ = inputs(length=24, dim=8)
     ids = jnp.asarray([[1] * 10 + [2] * 8 + [0] * 6, [1] * 24])
-
-    def loss(apply):
-        return lambda *of: jnp.sum(jnp.sin(apply(*of)))
-
-    def attend(query, key, value):
-        return module.attention(query, key, value, ids, implementation="xla", window=window, slopes=slopes)
+    attend = functools.partial(
+        module.attention, sequence_ids=ids, implementation="xla", window=window, slopes=slopes
+    )
 
     def weighted(query, key, value):
         weights = xla_attention.probabilities(query, key, ids, False, window, slopes)
         return jnp.einsum("bnqk,bknd->bqnd", weights, value)
 
-    of_all = [jax.value_and_grad(loss(apply), argnums=(0, 1, 2)) for apply in (attend, weighted)]
-    found, expected = (of(5 * query, key, value) for of in of_all)
-    np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
-    for one, other in zip(found[1], expected[1], strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
+    gradients.assert_same(attend, weighted, (5 * query, key, value), jnp.cos(value), rtol=1e-6)
+
+
+def masked(ids, **options):
+    """Returns attention with zeros at padding."""
+    real = (ids > 0)[..., None, None]
+    return lambda *qkv: jnp.where(real, module.attention(*qkv, ids, **options), 0)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("causal, window", [(False, 0), (True, 0), (False, 20), (True, 20)])
 def test_splash_equals_xla_with_gradients(causal, window):
-    query, key, value, ids = inputs(length=256 if window else 128)
-    real = (ids > 0)[..., None, None]
-
-    def form(implementation):
-        return lambda q, k, v: module.attention(
-            q, k, v, ids, implementation=implementation, causal=causal, window=window
-        )
-
-    splash, xla = form("splash"), form("xla")
-
-    def loss(f):
-        return lambda *qkv: jnp.sum(jnp.where(real, jnp.sin(f(*qkv)), 0))
-
-    np.testing.assert_allclose(
-        jnp.where(real, splash(query, key, value), 0), jnp.where(real, xla(query, key, value), 0), atol=2e-5
-    )
-    for mine, theirs in zip(
-        jax.grad(loss(splash), (0, 1, 2))(query, key, value),
-        jax.grad(loss(xla), (0, 1, 2))(query, key, value),
-        strict=True,
-    ):
-        np.testing.assert_allclose(mine, theirs, atol=1e-4)
+    *qkv, ids = inputs(length=256 if window else 128)
+    forms = (masked(ids, implementation=name, causal=causal, window=window) for name in ("splash", "xla"))
+    gradients.assert_same(*forms, qkv, jnp.cos(qkv[0]), atol=1e-4)
 
 
 @pytest.mark.gpu
 def test_cudnn_equals_xla():
     if jax.default_backend() != "gpu":
         pytest.skip("needs an NVIDIA GPU")
-    query, key, value, ids = inputs()
-    qkv = [x.astype(jnp.bfloat16) for x in (query, key, value)]
-    real = np.asarray(ids > 0)[..., None, None]
-
-    def value_and_gradients(name):
-        def attend(*qkv):
-            out = module.attention(*qkv, ids, implementation=name)
-            return jnp.where(real, out, 0)
-
-        out, pull = jax.vjp(attend, *qkv)
-        return [np.asarray(x, np.float32) for x in (out, *pull(jnp.sin(out)))]
-
-    for mine, theirs in zip(*map(value_and_gradients, ("cudnn", "xla")), strict=True):
-        np.testing.assert_allclose(mine, theirs, atol=3e-2 * np.abs(theirs).max())
+    *qkv, ids = inputs()
+    qkv = [x.astype(jnp.bfloat16) for x in qkv]
+    forms = (masked(ids, implementation=name) for name in ("cudnn", "xla"))
+    both = (gradients.with_gradients(form, qkv, jnp.sin(qkv[0])) for form in forms)
+    gradients.assert_close(
+        *(jax.tree.map(jnp.float32, each) for each in both), rtol=0, atol=3e-2, scaled=True
+    )
 
 
 @pytest.mark.long

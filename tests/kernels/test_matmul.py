@@ -1,3 +1,4 @@
+import functools
 import re
 
 import hypothesis
@@ -6,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import gradients
 
 from bert_jax.kernels import matmul, platform
 
@@ -53,16 +55,11 @@ def test_einsum_and_its_gradients(spec, sizes):
     names = re.split(",|->", spec)
     left, right, cotangent = (drawn(i, *map(sizes.get, each)) for i, each in enumerate(names))
 
-    def both(einsum):
-        def run(*operands):
-            found, backward = jax.vjp(lambda *x: einsum(spec, *x), *operands)
-            return found, *backward(cotangent.astype(found.dtype))
-
-        return jax.jit(run)
-
-    exact = both(jnp.einsum)(left.astype(jnp.float32), right.astype(jnp.float32))
+    wide = (x.astype(jnp.float32) for x in (left, right))
+    exact = gradients.with_gradients(functools.partial(jnp.einsum, spec), wide, cotangent.astype(jnp.float32))
     for dtype in ("bfloat16", "float32"):
-        got = both(lambda *x, dtype=dtype: matmul.einsum(*x, dtype))(left, right)
+        form = functools.partial(matmul.einsum, spec, dtype=dtype)
+        got = gradients.with_gradients(form, (left, right), cotangent.astype(dtype))
         assert [x.dtype for x in got] == [dtype, "bfloat16", "bfloat16"]
         for one, expected in zip(got, exact, strict=True):
             assert_close(one, np.float64(expected))
@@ -85,12 +82,4 @@ def test_values_and_gradients_are_those_of_one_product(monkeypatch, name, has_bi
     def halves(x, kernel, bias):
         return matmul.dense_halves(x, kernel, bias, (2, 3))
 
-    given = x, kernel, bias
-    found, pull = jax.vjp(halves, *given)
-    expected, expected_pull = jax.vjp(plain, *given)
-    mine, theirs = pull(tuple(weights)), expected_pull(tuple(weights))
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5),
-        (found, mine),
-        (expected, theirs),
-    )
+    gradients.assert_same(halves, plain, (x, kernel, bias), tuple(weights))

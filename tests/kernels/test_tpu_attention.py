@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.gradients import assert_close, with_gradients
 
 from bert_jax.kernels import attention, dispatch, xla_attention
 from bert_jax.kernels.dropout import dropout, dropout_rows
@@ -49,89 +50,46 @@ def slopes_of(heads):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "batch, length, heads, head_size, causal, window, rate, turned",
+    "batch, length, heads, head_size, causal, window, rate, position",
     [
-        (2, 128, 4, 64, True, 0, 0.1, True),
-        (3, 512, 4, 32, False, 0, 0.5, True),
-        (2, 256, 2, 64, False, 64, 0.0, True),
-        (1, 384, 1, 128, True, 100, 0.3, False),
-        (1, 1152, 1, 128, True, 70, 0.0, True),
-        (1, 640, 2, 64, False, 0, 0.3, True),
-        (2, 640, 1, 128, True, 0, 0.1, False),
+        (2, 128, 4, 64, True, 0, 0.1, "rotary"),
+        (3, 512, 4, 32, False, 0, 0.5, "rotary"),
+        (2, 256, 2, 64, False, 64, 0.0, "rotary"),
+        (1, 384, 1, 128, True, 100, 0.3, ""),
+        (1, 1152, 1, 128, True, 70, 0.0, "rotary"),
+        (1, 640, 2, 64, False, 0, 0.3, "rotary"),
+        (2, 640, 1, 128, True, 0, 0.1, ""),
+        (2, 128, 8, 32, True, 0, 0.1, "alibi"),
+        (1, 384, 4, 64, False, 150, 0.3, "alibi"),
+        (2, 640, 4, 64, False, 0, 0.1, "alibi"),
     ],
 )
 def test_values_and_gradients_are_those_of_the_plain_formula(
-    batch, length, heads, head_size, causal, window, rate, turned
+    batch, length, heads, head_size, causal, window, rate, position
 ):
-    query, key, value, weights, biases, ids = inputs(batch, length, heads, head_size)
-    angles = angles_of(ids, head_size) if turned else None
-    compare_with_the_plain_formula(
-        (query, key, value, biases), weights, ids, causal, window, rate, angles, None, turned
-    )
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "batch, length, heads, head_size, causal, window, rate",
-    [
-        (2, 128, 8, 32, True, 0, 0.1),
-        (1, 384, 4, 64, False, 150, 0.3),
-        (2, 640, 4, 64, False, 0, 0.1),
-    ],
-)
-def test_logits_fall_with_the_distance(batch, length, heads, head_size, causal, window, rate):
-    query, key, value, weights, biases, ids = inputs(batch, length, heads, head_size)
-    compare_with_the_plain_formula(
-        (query, key, value, biases), weights, ids, causal, window, rate, None, slopes_of(heads), True
-    )
-
-
-def with_gradients(function, given, weights):
-    """Returns the result of a function and the gradients of its weighted sum, from one program."""
-
-    @jax.jit
-    def run(given, weights):
-        found, pull = jax.vjp(function, *given)
-        return found, pull(weights)
-
-    return run(given, weights)
-
-
-def compare_with_the_plain_formula(given, weights, ids, causal, window, rate, angles, slopes, is_rounded):
-    length = ids.shape[1]
-
-    def fused(query, key, value, biases):
-        return pallas(
-            query,
-            key,
-            value,
-            ids,
-            biases=biases,
-            angles=angles,
-            causal=causal,
-            window=window,
-            slopes=slopes,
-            dropout_rate=rate,
-            dropout_key=jax.random.key(5),
-        )
+    *arrays, weights, biases, ids = inputs(batch, length, heads, head_size)
+    angles = angles_of(ids, head_size) if position == "rotary" else None
+    slopes = slopes_of(heads) if position == "alibi" else None
+    fused = functools.partial(
+        pallas, sequence_ids=ids, angles=angles, causal=causal, window=window, slopes=slopes,
+        dropout_rate=rate, dropout_key=jax.random.key(5),
+    )  # fmt: skip
 
     def plain(query, key, value, biases):
         query, key, value = attention.prepare(query, key, value, biases, angles)
         weights = xla_attention.probabilities(query, key, ids, causal, window, slopes)
         return jnp.einsum("bnqk,bknd->bqnd", dropout(weights, jax.random.key(5), rate), value)
 
-    found, mine = with_gradients(fused, given, weights)
+    given = *arrays, biases
+    found, *mine = with_gradients(lambda *qkv: fused(*qkv[:3], biases=qkv[3]), given, weights)
     with jax.enable_x64(True):  # so that only the kernel contributes to the differences
         exact = functools.partial(jax.tree.map, lambda x: jnp.asarray(np.asarray(x), jnp.float64))
         angles, slopes = exact((angles, slopes))
-        expected, theirs = with_gradients(plain, exact(given), exact(weights))
+        expected, *theirs = with_gradients(plain, exact(given), exact(weights))
     # Rotary embeddings and ALiBi's subtraction round once more, and sums over longer rows are less exact.
-    atol = 6e-6 if is_rounded or length > 512 else 3e-6
-    np.testing.assert_allclose(found, expected, atol=atol, rtol=3e-6)
-    for number in range(3):
-        np.testing.assert_allclose(mine[number], theirs[number], atol=1e-5 if length <= 1024 else 2e-5)
-        # Sums over all tokens; the sums of the key's bias cancel to 0.
-        np.testing.assert_allclose(mine[3][number], theirs[3][number], atol=1e-4, rtol=1e-5)
+    assert_close(found, expected, atol=6e-6 if position or length > 512 else 3e-6, rtol=3e-6)
+    assert_close(mine[:3], theirs[:3], atol=1e-5 if length <= 1024 else 2e-5, rtol=1e-7)
+    assert_close(mine[3], theirs[3], atol=1e-4)  # sums over all tokens; those of the key's bias cancel to 0
 
 
 @pytest.mark.long

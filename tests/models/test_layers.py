@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import gradients
 
 from bert_jax.kernels import layer_norm, matmul
 from bert_jax.kernels import platform as platform_module
@@ -46,17 +47,6 @@ def test_activations_keep_their_values_below_0(name, dtype, rtol, atol):
         np.testing.assert_allclose(np.asarray(found, np.float64), expected, rtol=rtol, atol=atol)
 
 
-def assert_same_gradients(mine, theirs, args, atol=2e-5):
-    weights = normal(*jax.eval_shape(mine, *args).shape, seed=9)
-    np.testing.assert_allclose(mine(*args), theirs(*args), atol=atol)
-    numbers = tuple(range(len(args)))
-    for a, b in zip(
-        *(jax.grad(lambda *args, f=f: jnp.sum(f(*args) * weights), numbers)(*args) for f in (mine, theirs)),
-        strict=True,
-    ):
-        np.testing.assert_allclose(a, b, atol=atol, rtol=1e-5)
-
-
 def test_dense_of_bfloat16_accumulates_gradients_in_float32(platform):
     x, kernel, bias = normal(4096, 3).astype(jnp.bfloat16), normal(3, 5, seed=1), jnp.zeros(5)
     _, vjp = jax.vjp(matmul.dense, x, kernel, bias)
@@ -68,11 +58,11 @@ def test_dense_of_bfloat16_accumulates_gradients_in_float32(platform):
 def test_layer_norm_against_flax(platform):
     x, scale, bias = 3 + normal(6, 4, 10), 1 + normal(10, seed=1), normal(10, seed=2)
     reference = nn.LayerNorm(epsilon=1e-12, use_fast_variance=False)
-    assert_same_gradients(
-        lambda x, s, b: layer_norm.layer_norm(x, s, b, 1e-12),
+    gradients.assert_same(
+        lambda *of: layer_norm.layer_norm(*of, 1e-12),
         lambda x, s, b: reference.apply({"params": {"scale": s, "bias": b}}, x),
-        (x, scale, bias),
-    )
+        (x, scale, bias), normal(*x.shape, seed=9), atol=2e-5,
+    )  # fmt: skip
 
 
 def test_layer_norm_statistics_are_float32_and_in_two_passes(platform):

@@ -41,20 +41,9 @@ def residual_norm(
 ) -> jax.Array:
     """Returns LayerNorm(x + dropout(h + bias)) over the last dimension, with statistics in float32.
 
-    On a CPU the kernel is interpreted, which is slow.
-
-    Args:
-        x: [B, L, F], float32 or bfloat16, of a shape that `dispatch` allows. On a mesh the rows may be split.
-        h: as `x`.
-        bias: float32 [F], added to h; None for 0.
-        scale: float32 [F], the factor of LayerNorm.
-        offset: float32 [F], the bias of LayerNorm; None for 0.
-        epsilon: added to the variance.
-        rate: dropout rate.
-        key: as in `dropout`, which uses the same mask.
-
-    Returns:
-        [B, L, F] in the dtype of x.
+    x, h and the result are [B, L, F], float32 or bfloat16, of a shape that `dispatch` allows; on a mesh the
+    rows may be split. `bias`, `scale` and `offset` are float32 [F]; None is 0. `epsilon` is added to the
+    variance. `dropout` has the same mask for the same key. On a CPU the kernel is interpreted, which is slow.
     """
     rate = 0.0 if key is None else rate
     seeds = kernel_seeds(key if rate else None, len(x))[:, None]
