@@ -179,19 +179,21 @@ def verify(file: tfrecord.RecordFile, expected: int) -> None:
     Raises:
         UserError: every record is valid but the checksum differs: records were replaced or reordered.
     """
-    status = os.stat(file.path)
-    state = (
-        f"{os.path.abspath(file.path)} {status.st_size} {status.st_mtime_ns} {status.st_ino} {expected:08x}"
-    )
-    name = hashlib.blake2b(os.fsencode(state), digest_size=16).hexdigest()
-    passed = os.path.join(scratch.cache_directory("verified"), name)
-    if os.path.exists(passed):
-        return
+    passed = ""
+    if not files.is_remote(file.path):
+        status = os.stat(file.path)
+        state = f"{status.st_size} {status.st_mtime_ns} {status.st_ino} {expected:08x}"
+        state = f"{os.path.abspath(file.path)} {state}"
+        name = hashlib.blake2b(os.fsencode(state), digest_size=16).hexdigest()
+        passed = os.path.join(scratch.cache_directory("verified"), name)
+        if os.path.exists(passed):
+            return
     crc = file.digest()
     if crc == expected:
-        with contextlib.suppress(OSError, UserError):  # without a cache, files are checked each time
-            files.make_directory(os.path.dirname(passed))
-            atomic.write_file(passed, b"")
+        if passed:
+            with contextlib.suppress(OSError, UserError):  # without a cache, files are checked each time
+                files.make_directory(os.path.dirname(passed))
+                atomic.write_file(passed, b"")
         return
     try:
         for _ in file:
