@@ -40,8 +40,8 @@ def bucket():
 
 
 def _add_generations(server):
-    """What the emulator lacks of the protocol and TensorStore's OCDBT needs: a download tells the generation
-    of an object, and an upload may be made to depend on it."""
+    """Adds what the emulator lacks: for TensorStore's OCDBT, a download tells the generation of an object, and
+    an upload may depend on it; for gcsfs, an object can be moved."""
     from gcp_storage_emulator.handlers import objects
 
     if hasattr(objects, "generations_added"):
@@ -64,6 +64,13 @@ def _add_generations(server):
             return
         insert(request, response, storage, *args, **kwargs)
 
+    def move(request, response, storage, *args, **kwargs):
+        request.params["dest_bucket_name"] = request.params["bucket_name"]
+        objects.copy(request, response, storage)
+        objects.delete(request, response, storage)
+
+    names = r"/b/(?P<bucket_name>[-.\w]+)/o/(?P<object_id>.*[^/]+)/moveTo/o/(?P<dest_object_id>.*[^/]+)$"
+    server.HANDLERS = (("^/storage/v1" + names, {server.POST: move}), *server.HANDLERS)
     objects.download, objects.insert = download_with_generation, insert_if_unchanged
     for _, handlers in server.HANDLERS:
         for method, handler in handlers.items():
