@@ -53,10 +53,7 @@ def run(flags: absl_flags.FlagValues, args: list[str]) -> None:
     if flags.config.data.dir:
         shared.check_unused(flags, ["seq_length"], "--config.data.dir")
     with scratch.directory() as schedules:
-        if isinstance(chips, hardware.Slices):
-            chips.prepare(schedules)  # before jax is imported
-        else:
-            chips.prepare()
+        chips.prepare(schedules)  # before jax is imported
         result = _estimate(flags, chips, schedules)
     print(json.dumps(result, indent=1) if flags.json else "\n".join(measure.lines(result)))
 

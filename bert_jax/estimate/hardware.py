@@ -250,10 +250,11 @@ class Hosts:
         return {"name": self.text, "hosts": self.count, "chips": self.chips}
 
     @staticmethod
-    def prepare() -> None:
+    def prepare(schedules: str = "") -> None:
         """Makes the GPU compiler available to jax in this process; has to run before anything imports jax.
 
-        UserError if the compiler is not installed, or if its version differs from jax's.
+        UserError if the compiler is not installed, or if its version differs from jax's. It writes no
+        schedules.
         """
         plugin, jax = _gpu_plugin(), importlib.metadata.version("jaxlib")
         if not plugin or importlib.metadata.version(plugin) != jax:

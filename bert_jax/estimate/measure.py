@@ -7,7 +7,6 @@ from bert_jax.estimate import costs, hlo
 from bert_jax.estimate.hardware import Hosts, Slices
 from bert_jax.estimate.program import Compiled, TrainStep
 from bert_jax.io.wording import counted
-from bert_jax.models.parameters import layer_slices
 from bert_jax.training import flops
 
 
@@ -18,11 +17,8 @@ def estimate(step: TrainStep, hardware: Slices | Hosts, price: float | None = No
     chip per hour.
     """
     config, model, rows = step.config, step.model, step.rows
-    windows = sorted({each.window for each in layer_slices(model)})
-    attention = [
-        step.attention_of(window) + " in local layers" * bool(window and len(windows) > 1)
-        for window in windows
-    ]
+    program = step.compile(config.batch_size)
+    attention = sorted({choice.implementation for choice in step.attention})
     fields = ("num_hidden_layers", "hidden_size", "num_attention_heads", "dtype", "remat", "scan_unroll",
               "hidden_dropout_prob", "attention_probs_dropout_prob", "vocab_size")  # fmt: skip
     result = {
@@ -45,7 +41,6 @@ def estimate(step: TrainStep, hardware: Slices | Hosts, price: float | None = No
         "memory_limit_bytes": step.memory_limit or hardware.chip.hbm_bytes,
         "versions": hardware.versions(),
     }
-    program = step.compile(config.batch_size)
     if isinstance(program, Compiled):
         result |= {"fits": True, "memory_bytes": program.memory}
         if isinstance(hardware, Hosts):

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.data import loader, packed
+from bert_jax.data import loader
 from bert_jax.estimate import costs
 from bert_jax.io import files
 from bert_jax.io.wording import counted
@@ -41,10 +41,8 @@ def synthetic_rows(config: PretrainConfig, length: int | None) -> Rows:
     positions = config.model.max_position_embeddings - config.model.position_offset
     length = length or positions
     vocab_size = config.model.vocab_size or EncoderConfig.vocab_size
-    batch = benchmark.synthetic_batch("full", 1, length, vocab_size, mask_copies=config.masking.copies)
     # These rows have one sequence, but rows of records have room for several.
-    room = packed.default_sequences_per_row(length)
-    batch |= dict.fromkeys(("starts", "first_lengths", "next_sentence_labels"), np.zeros((1, room), np.int32))
+    batch = benchmark.synthetic_batch("packed", 1, length, vocab_size, mask_copies=config.masking.copies)
     return Rows(batch, length, 1.0, 1.0, vocab_size, 0, "full rows of one sequence, no records given")
 
 
@@ -73,8 +71,7 @@ class Compiled:
     """A program that fits into memory.
 
     `memory` is in bytes per chip: parameters, optimizer, batch, temporary (peak size of activations,
-    gradients and everything else that lives within a step), program, padding (of the tiles of arguments),
-    total.
+    gradients and everything else within a step), program, padding (of the tiles of arguments), total.
     """
 
     text: str
@@ -85,17 +82,10 @@ class Compiled:
 class TrainStep:
     """The step that `bert-jax pretrain` runs for a config, on a mesh of given devices.
 
-    Special token ids, which are constants in the program, are taken from the released vocabularies.
-
-    Args:
-        config: the pre-training config.
-        rows: contents of a batch.
-        devices: devices to compile for; a UserError if the mesh of the config does not fit them.
-        compiler_options: options in addition to the run's options.
-        schedules: the folder of `hardware.Slices.prepare`, if any.
-        memory_limit: bytes per chip; a program that needs more does not fit. None if the compiler raises an
-            error for such programs.
-        log: called with one line before each compilation.
+    Special token ids, which are constants in the program, are from the released vocabularies. `schedules` is
+    the folder of `hardware.Slices.prepare`. A program that needs more than `memory_limit` bytes per chip does
+    not fit; None if the compiler raises an error for such programs. `log` gets a line before each
+    compilation. UserError if the mesh of the config does not fit the devices.
     """
 
     def __init__(
@@ -111,6 +101,7 @@ class TrainStep:
     ):
         self.config, self.rows, self._log = config, rows, log
         self._compiled: dict[int, Compiled | DoesNotFit] = {}  # by batch size
+        self.attention: list[dispatch.Choice] = []  # of compiled steps
         self._compiler_options, self.memory_limit = compiler_options, memory_limit
         self._schedules = schedules
         self.model = from_dict(config.model.to_dict() | {"vocab_size": rows.vocab_size})
@@ -131,21 +122,6 @@ class TrainStep:
     def row_flops(self) -> float:
         """Returns the model's FLOPs per row, by formula; see `flops.row_flops`."""
         return self._flops(self.rows.length, self.predictions, math.ceil(self.rows.sequences))
-
-    def attention_of(self, window: int) -> str:
-        """Returns the implementation of attention in the layers with a window; 0 for none."""
-        model, target = self.model, platform.target_of(self.mesh.devices.flat[0])
-        tensor = self.mesh.shape["tensor"]
-        case = dispatch.AttentionCase(
-            dispatch.resolve_dtype(model.dtype, target),
-            self.rows.length,
-            model.num_attention_heads // (1 if model.num_attention_heads % tensor else tensor),
-            model.head_dim,
-            model.attention_probs_dropout_prob,
-            window,
-            model.position,
-        )
-        return dispatch.choose_attention(model.attention, case, target).implementation
 
     @property
     def unit(self) -> int:
@@ -176,7 +152,8 @@ class TrainStep:
             files.remove_tree(self._schedules)
             files.make_directory(self._schedules)
         try:
-            lowered = self._step.lower(self.state, batch, np.uint32(self.config.seed))
+            with dispatch.record() as self.attention:
+                lowered = self._step.lower(self.state, batch, np.uint32(self.config.seed))
             compiled = lowered.compile(self._compiler_options)
         except jax.errors.JaxRuntimeError as error:
             needed = parse_out_of_memory(str(error))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -113,11 +112,6 @@ def abstract_key() -> jax.ShapeDtypeStruct:
 def parameter_shapes(boxed: Any) -> dict[str, tuple[int, ...]]:
     """Returns {name: shape} of boxed or unboxed parameters, with names like `encoder/embeddings/...`."""
     return {name: tuple(_unboxed(leaf).shape) for name, leaf in _named(boxed).items()}
-
-
-def count(boxed: Any) -> int:
-    """Returns the total number of scalars in the parameters."""
-    return sum(math.prod(shape) for shape in parameter_shapes(boxed).values())
 
 
 def layer_axes(boxed: Any) -> dict[str, int]:

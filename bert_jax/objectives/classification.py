@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -128,8 +128,7 @@ class ClassificationAndLM(Classification):
         return self._both(params, batch, rngs)[0]
 
     def _both(self, params: Params, batch: Batch, rngs: Rngs | None) -> tuple[jax.Array, jax.Array]:
-        outputs = self.apply(params, batch, rngs, **self.options(batch))
-        return cast(tuple[jax.Array, jax.Array], outputs)
+        return self.apply(params, batch, rngs, **self.options(batch))[0]
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         return super().weights(batch) | {"clm": batch["next_weights"].sum()}

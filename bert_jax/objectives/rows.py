@@ -71,14 +71,14 @@ class RowObjective(Objective):
             )
         return batch | inputs | {"tokens": batch["lengths"], "sequences": batch["weights"]}
 
-    def apply(self, params: Params, batch: Batch, rngs: Rngs | None = None, **options: Any) -> Any:
-        """Returns the model's output for the rows of a prepared batch; rows of a group are consecutive.
+    def apply(
+        self, params: Params, batch: Batch, rngs: Rngs | None, collect: Collection[str] = (), **options: Any
+    ) -> tuple[Any, intermediates.States]:
+        """Returns the model's output for the rows of a prepared batch, and the intermediates in `collect`.
 
-        `params` are the parameters of the whole model, and `options` additional arguments of the model.
+        `params` are the parameters of the whole model, and `options` additional arguments of the model. Rows
+        of a group are consecutive.
         """
-        return self._apply(params, batch, rngs, (), options)[0]
-
-    def _apply(self, params, batch, rngs, collect, options):
         inputs = (batch[name].reshape(-1, batch[name].shape[-1]) for name in INPUTS)
         options = {"deterministic": rngs is None, **options, "rngs": rngs}
         return intermediates.apply(self.model, self.config, params, *inputs, collect=collect, **options)
@@ -95,7 +95,7 @@ class RowObjective(Objective):
         self, params: Params, batch: Batch, rngs: Rngs | None = None, collect: Collection[str] = ()
     ) -> tuple[jax.Array, intermediates.States]:
         """Returns the float32 logits for a prepared batch, and the intermediates in `collect`."""
-        output, states = self._apply(params, batch, rngs, collect, self.options(batch))
+        output, states = self.apply(params, batch, rngs, collect, **self.options(batch))
         return self.shaped(output, batch), states
 
     def logits(self, params: Params, batch: Batch, rngs: Rngs | None = None) -> jax.Array:

@@ -29,9 +29,8 @@ def test_cycles_of_a_loop_count_once_for_each_trip():
 def test_a_kernel_without_an_estimate_is_added_and_named():
     found = costs.compute(MODULE, V5E)
     traffic = 3 * 4 * (3 * 8 * 128 + 16 * 128) / 819e9  # the kernel reads the whole stack, and writes
-    assert found.added == {"tpu_custom_call": 3} and found.seconds["without_estimate"] == pytest.approx(
-        traffic
-    )
+    assert found.added == {"tpu_custom_call": 3}
+    assert found.seconds["without_estimate"] == pytest.approx(traffic)
 
 
 def test_a_kernel_with_a_schedule_takes_the_longer_of_it_and_its_bytes():
@@ -55,6 +54,36 @@ def test_a_kernel_with_a_schedule_takes_the_longer_of_it_and_its_bytes():
 )
 def test_bytes_of_hbm(name, expected):
     assert costs.hbm_bytes(MODULE, visit(name)) == expected
+
+
+@pytest.mark.parametrize(
+    "condition, attributes, expected",
+    [
+        ("  %n = s32[] constant(24)\n  ROOT %c = pred[] compare(%i, %n), direction=LT", "", 24),
+        (
+            "  %n = s32[] constant(24)\n  ROOT %c = pred[] compare(%i, %n), direction=LT",
+            ', backend_config={"known_trip_count":{"n":"12"}}',
+            12,
+        ),
+        ("  ROOT %c = pred[] compare(%i, %i), direction=LT", "", None),
+    ],
+    ids=["constant", "noted", "unknown"],
+)
+def test_trip_counts(condition, attributes, expected):
+    module = hlo.parse(f"""\
+%cond (s: (s32[])) -> pred[] {{
+  %s = (s32[]) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+{condition}
+}}
+
+ENTRY %main (p: (s32[])) -> (s32[]) {{
+  %p = (s32[]) parameter(0)
+  ROOT %w = (s32[]) while(%p), condition=%cond, body=%body{attributes}
+}}
+""")
+    assert hlo.trip_count(module, module.computations["main"]["w"]) == expected
+    assert costs.unknown_loops(module) == (expected is None)
 
 
 def test_an_update_in_place_costs_what_it_writes():
@@ -195,38 +224,27 @@ def test_what_a_program_sends():
 
 
 @pytest.mark.parametrize(
-    "kind, positions, expected",
+    "chip, kind, positions, expected",
     [
         # Both directions of a closed ring of 16, along two sides of the torus.
-        ("all-reduce", [(0, (x, y)) for x in range(16) for y in range(16)], 2 * 255 / 256 / 200),
-        ("all-reduce", [(0, (x, y)) for x in range(4) for y in range(4)], 2 * 15 / 16 / 100),
-        ("reduce-scatter", [(0, (x, 0)) for x in range(2)], 1 / 2 / 50),
-        ("collective-permute", [(0, (0, 0)), (0, (0, 1))], 1 / 50),
+        ("v5e", "all-reduce", [(0, (x, y)) for x in range(16) for y in range(16)], 2 * 255 / 256 / 200),
+        ("v5e", "all-reduce", [(0, (x, y)) for x in range(4) for y in range(4)], 2 * 15 / 16 / 100),
+        ("v5e", "reduce-scatter", [(0, (x, 0)) for x in range(2)], 1 / 2 / 50),
+        ("v5e", "collective-permute", [(0, (0, 0)), (0, (0, 1))], 1 / 50),
         # Between two slices each chip sends its part of what the slice has added up.
-        ("all-reduce", [(s, (x, 0)) for s in range(2) for x in range(2)], 1 / 50 + 1 / 2 / 3.125),
-        ("collective-permute", [(0, (0, 0)), (1, (0, 0))], 1 / 3.125),
-        ("all-reduce", [(0, (0, 0))], 0),
-    ],
-    ids=["pod", "part", "pair", "neighbor", "slices", "next slice", "alone"],
-)
-def test_seconds(kind, positions, expected):
-    assert costs.ring_seconds(kind, 1e9, V5E, positions) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    "kind, positions, expected",
-    [
+        ("v5e", "all-reduce", [(s, (x, 0)) for s in range(2) for x in range(2)], 1 / 50 + 1 / 2 / 3.125),
+        ("v5e", "collective-permute", [(0, (0, 0)), (1, (0, 0))], 1 / 3.125),
+        ("v5e", "all-reduce", [(0, (0, 0))], 0),
         # One of the two devices of each chip leaves half of the link to the other.
-        ("all-reduce", [(0, (x, 0, 0)) for x in range(2)], 2 * 1 / 2 / 50),
-        ("all-reduce", [(0, (x, 0, 0)) for x in range(2) for core in range(2)], 2 * 3 / 4 / 100),
-        ("all-gather", [(0, (0, 0, 0)) for core in range(2)], 1 / 2 / 100),
-        ("collective-permute", [(0, (0, 0, 0)), (0, (1, 0, 0))], 1 / 50),
-        ("collective-permute", [(0, (0, 0, 0)), (1, (0, 0, 0))], 1 / 6.25),
+        ("tpu7x", "all-reduce", [(0, (x, 0, 0)) for x in range(2)], 2 * 1 / 2 / 50),
+        ("tpu7x", "all-reduce", [(0, (x, 0, 0)) for x in range(2) for core in range(2)], 2 * 3 / 4 / 100),
+        ("tpu7x", "all-gather", [(0, (0, 0, 0)) for core in range(2)], 1 / 2 / 100),
+        ("tpu7x", "collective-permute", [(0, (0, 0, 0)), (0, (1, 0, 0))], 1 / 50),
+        ("tpu7x", "collective-permute", [(0, (0, 0, 0)), (1, (0, 0, 0))], 1 / 6.25),
     ],
-    ids=["one of two", "both", "on one chip", "neighbor", "next slice"],
 )
-def test_devices_of_one_chip_share_its_links(kind, positions, expected):
-    assert costs.ring_seconds(kind, 1e9, CHIPS["tpu7x"], positions) == pytest.approx(expected)
+def test_seconds_of_a_ring(chip, kind, positions, expected):
+    assert costs.ring_seconds(kind, 1e9, CHIPS[chip], positions) == pytest.approx(expected)
 
 
 def test_a_reduce_scatter_as_the_compiler_fuses_it():

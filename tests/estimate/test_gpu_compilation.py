@@ -1,56 +1,26 @@
 """The programs, compiled for NVIDIA GPUs by the XLA compiler on a machine without a GPU."""
 
-import importlib.metadata
-import json
 import math
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from support.compiled_programs import ROOT, compile_programs
 
 # `make gpu-test`, which .ci/run calls, runs these tests. They compile for a minute; `make test` skips them.
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
-COMPILER = ROOT / ".venv" / "gpu-compiler"
 CUDNN = {"__cudnn$fmhaScaleBiasSoftmax": 1, "__cudnn$fmhaScaleBiasSoftmaxBackward": 1}
-
-
-def forward(kernels):
-    return dict([next(iter(kernels.items()))])
-
-
-def environment():
-    """Returns the environment of a process that finds the compiler, in a separate folder or installed."""
-    installed = list(importlib.metadata.distributions(name="jax-cuda12-plugin"))
-    if not COMPILER.is_dir() and not installed:
-        pytest.skip("no XLA for GPUs: make gpu-compiler, or pip install '.[estimate-gpu]'")
-    path = os.pathsep.join([str(ROOT), *sys.path, str(COMPILER)])
-    # Without the XLA flags of the other tests, which set eight CPU devices and quick compilation.
-    return {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"PYTHONPATH": path}
+FORWARD = {"__cudnn$fmhaScaleBiasSoftmax": 1}
+PROGRAMS = (
+    "train on one", "train on eight", "train with data and tensor", "train with dropout", "train with fsdp",
+    "evaluate", "fine-tune", "predict", "predict in float32", "unrolled", "unrolled, computed again",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def programs():
-    """The output of `compilations.py` for all programs, by name."""
-    script = ROOT / "tests" / "support" / "compilations.py"
-    names = (
-        "train on one", "train on eight", "train with data and tensor", "train with dropout",
-        "train with fsdp", "evaluate", "fine-tune", "predict", "predict in float32", "unrolled",
-        "unrolled, computed again",
-    )  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, str(script), "h100", *names],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return {found["name"]: found for found in map(json.loads, done.stdout.splitlines())}
+    compiler = ROOT / ".venv" / "gpu-compiler"
+    return compile_programs("h100", PROGRAMS, compiler, "jax-cuda12-plugin", "gpu-compiler")
 
 
 def attention(program):
@@ -65,9 +35,9 @@ def attention(program):
         ("train with data and tensor", CUDNN),
         ("train with dropout", {}),
         ("train with fsdp", {}),
-        ("evaluate", forward(CUDNN)),
+        ("evaluate", FORWARD),
         ("fine-tune", {}),
-        ("predict", forward(CUDNN)),
+        ("predict", FORWARD),
         ("predict in float32", {}),
     ],
 )

@@ -25,9 +25,9 @@ def tpu(monkeypatch):
     monkeypatch.setattr(dispatch, "_disabled", {})
 
 
-def chosen(rate):
+def chosen(rate, requested="auto"):
     case = dispatch.AttentionCase("float32", 128, 2, 64, rate)
-    return dispatch.choose_attention("auto", case, platform.target()).implementation
+    return dispatch.choose_attention(requested, case, platform.target()).implementation
 
 
 def warnings_of(model):
@@ -80,6 +80,8 @@ def test_a_broken_kernel_gives_one_warning_and_is_not_used(monkeypatch, module, 
     assert (chosen(0.1), chosen(0.0)) == ("xla", "splash")
     with pytest.raises(UserError, match=f"model.{PALLAS} gives wrong results"):
         check.ensure(model.replace(attention="pallas"))
+    with pytest.raises(UserError, match="failed its check"):
+        chosen(0.1, "pallas")
 
 
 @pytest.mark.long

@@ -100,6 +100,7 @@ def model(name):
 
 @family
 def test_states_are_those_of_the_formulas(name):
+    """The rows are packed, and local layers compute them in blocks."""
     made, params = model(name)
     method = functools.partial(Encoder.every_layer, collect=lambda x: x)
     found = jax.jit(lambda params: Encoder(made).apply({"params": params}, *inputs(), method=method))(params)
@@ -185,16 +186,3 @@ def test_layers_are_read_from_the_names_of_axes():
         1,
         2,
     )
-
-
-@pytest.mark.long
-@family
-def test_a_sequence_has_the_same_states_in_a_packed_row_as_alone(name):
-    """Positions and windows count from the start of the sequence, also if a row is computed in blocks."""
-    made, params = model(name)
-    encoder = Encoder(made.replace(dtype="float32"))
-    packed = inputs()
-    together = encoder.apply({"params": params}, *packed)
-    alone = encoder.apply({"params": params}, *(x[:1, 5:] for x in packed))
-    largest = np.abs(alone).max()
-    np.testing.assert_allclose(together[:1, 5:], alone, rtol=0, atol=2e-6 * largest)

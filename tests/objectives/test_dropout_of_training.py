@@ -1,86 +1,25 @@
 """How often each objective applies dropout, read from the program of its loss, which is not compiled."""
 
-import dataclasses
-
 import jax
-import numpy as np
 import pytest
 from jax.interpreters.partial_eval import dce_jaxpr
-from support.models import SPECIAL, packed_batch, tiny_config, tiny_task
+from support.objectives import OBJECTIVES, RATE
 
 from bert_jax.kernels.dropout import threshold
-from bert_jax.objectives.causal_lm import LEFT_TO_RIGHT, CausalLM, CausalThenMasked
-from bert_jax.objectives.classification import Classification, ClassificationAndLM
 from bert_jax.objectives.distillation import TEACHER, Distillation
-from bert_jax.objectives.embedding.denoising import DenoisingAutoEncoder
-from bert_jax.objectives.embedding.late_interaction import LateInteraction
-from bert_jax.objectives.embedding.sentence import SentenceEmbedding
-from bert_jax.objectives.multiple_choice import MultipleChoice
-from bert_jax.objectives.replaced_tokens import ReplacedTokens
-from bert_jax.objectives.spans import Spans
-from bert_jax.objectives.tagging import Tagging
 from bert_jax.parallel import sharding
 
 LEAST_KEPT = {f"{threshold(rate)}:u32": rate for rate in (0.1, 0.2, 0.3, 0.4)}  # in programs
 # After the embeddings, the probabilities of attention, and both halves of the layer.
 ENCODER = 4
-ONE_LAYER = dict(num_hidden_layers=1, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
-
-
-def config(**fields):
-    return tiny_config(**ONE_LAYER, **fields)
-
-
-def masked():
-    return dataclasses.replace(tiny_task(**ONE_LAYER), next_sentence_head=False)
-
-
-def rows(*choices):
-    """A batch of texts, as the loader of a fine-tuning makes it: [2, choices] rows, or [2]."""
-    shape = (2, *choices)
-    lengths = np.full(shape, 8, np.int32)
-    return {
-        "input_ids": np.full((*shape, 8), 7, np.int32),
-        "lengths": lengths,
-        "first_lengths": lengths,
-        "weights": np.ones(shape, np.float32),
-    } | {name: np.zeros(shape, np.int32) for name in ("targets", "texts")}
-
-
-TAGS = {"tags": np.zeros((2, 8), np.int32)}
-SPAN = dict.fromkeys(("starts", "ends"), np.zeros(2, np.int32))
-
-
-def of_records():
-    return packed_batch(rows=2)
-
-
-# {name: (function that makes the objective, function that makes a batch, number of dropouts)}
-OBJECTIVES = {
-    "masked LM": (masked, of_records, ENCODER),
-    "left to right": (lambda: CausalLM(config(causal=True)), of_records, ENCODER),
-    "first left to right": (
-        lambda: CausalThenMasked(masked()),
-        lambda: of_records() | {LEFT_TO_RIGHT: np.ones(2)},
-        ENCODER,
-    ),
-    "replaced tokens": (lambda: ReplacedTokens(config(), masked()), of_records, 2 * ENCODER),
-    "distillation": (lambda: Distillation(masked(), masked(), {"logits": 1.0}), of_records, ENCODER),
-    "classification": (lambda: Classification(config(), 3), rows, ENCODER + 1),
-    "classification and LM": (lambda: ClassificationAndLM(config(causal=True), 3), rows, ENCODER + 1),
-    "multiple choice": (lambda: MultipleChoice(config(), 3), lambda: rows(3), ENCODER + 1),
-    "tagging": (lambda: Tagging(config(), 3), lambda: rows() | TAGS, ENCODER + 1),
-    "tagging of features": (
-        lambda: Tagging(config(), 3, layers=(-1,), lstm_layers=1),
-        lambda: rows() | TAGS,
-        2,
-    ),
-    "spans": (lambda: Spans(config()), lambda: rows() | SPAN, ENCODER),
-    "sentence embedding": (lambda: SentenceEmbedding(config()), lambda: rows(2), ENCODER),
-    "late interaction": (lambda: LateInteraction(config(), 8, 4), lambda: rows(2), 2 * ENCODER),
-    # The decoder has a cross-attention, whose result is dropped too.
-    "denoising": (lambda: DenoisingAutoEncoder(config(), SPECIAL), rows, 2 * ENCODER + 1),
-}
+# The decoder of denoising has a cross-attention, whose result is dropped too.
+DROPOUTS = {
+    "masked LM": ENCODER, "left to right": ENCODER, "first left to right": ENCODER,
+    "replaced tokens": 2 * ENCODER, "distillation": ENCODER, "classification": ENCODER + 1,
+    "classification and LM": ENCODER + 1, "multiple choice": ENCODER + 1, "tagging": ENCODER + 1,
+    "tagging of features": 2, "spans": ENCODER, "contrastive": ENCODER, "late interaction": 2 * ENCODER,
+    "denoising": 2 * ENCODER + 1,
+}  # fmt: skip
 
 
 def dropouts(jaxpr):
@@ -115,10 +54,10 @@ QUICK = ("masked LM", "classification", "tagging")
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in OBJECTIVES]
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in DROPOUTS]
 )
 def test_dropout_is_for_training(name):
-    make, batch, expected = OBJECTIVES[name]
+    make, batch = OBJECTIVES[name]
     objective = make()
-    assert dropouts_of(objective, batch(), {"dropout": jax.random.key(1)}) == [0.1] * expected
-    assert dropouts_of(objective, batch(), None) == []
+    assert dropouts_of(objective, batch(0), {"dropout": jax.random.key(1)}) == [RATE] * DROPOUTS[name]
+    assert dropouts_of(objective, batch(0), None) == []

@@ -7,14 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.models import SPECIAL, packed_batch, tiny_config, tiny_task
+from support import objectives
+from support.models import SPECIAL, packed_batch
 
 from bert_jax.checkpoint.leaves import flatten
-from bert_jax.models.heads.structures import MaskedLMHead, ReplacedTokensHead
+from bert_jax.models.heads.structures import ReplacedTokensHead
 from bert_jax.models.row_inputs import INPUTS
 from bert_jax.objectives import replaced_tokens
 from bert_jax.objectives.masked_lm import MaskedLM
-from bert_jax.objectives.replaced_tokens import GENERATOR, ReplacedTokens, generator_config
+from bert_jax.objectives.replaced_tokens import GENERATOR, ReplacedTokens
 from bert_jax.parallel import sharding
 from bert_jax.settings.run_config import PretrainOptimizerConfig
 from bert_jax.training.optimizers import Layers, make_optimizer
@@ -26,23 +27,11 @@ TABLE = "encoder/embeddings/word_embeddings"
 DIFFERENCE = f"{TABLE}_difference"
 
 
-def make(hidden=16, embedding=24, rate=0.1, layers=0, fields=(), **options):
-    config = tiny_config(
-        **dict(fields),
-        embedding_size=embedding,
-        num_attention_heads=2,
-        hidden_dropout_prob=rate,
-        attention_probs_dropout_prob=rate,
+def make(rate=0.1, layers=0, fields=(), **options):
+    fields = dict(
+        num_hidden_layers=2, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate, **dict(fields)
     )
-    base = tiny_task()
-    generator = MaskedLM(
-        generator_config(config, hidden, layers),
-        base.vocabulary,
-        base.masking,
-        head=MaskedLMHead(activation="gelu"),
-        next_sentence_head=False,
-    )
-    return ReplacedTokens(config, generator, **options)
+    return objectives.replaced_tokens(layers, fields, **options)
 
 
 @functools.cache

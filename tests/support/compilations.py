@@ -20,7 +20,6 @@ SLICES = {"v4": "2x2x1", "v5e": "2x2", "v5p": "2x2x1", "v6e": "2x2", "tpu7x": "2
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
-from jax.experimental import topologies  # noqa: E402
 
 from bert_jax.models.config import EncoderConfig  # noqa: E402
 from bert_jax.objectives.classification import Classification  # noqa: E402
@@ -70,13 +69,7 @@ def batch_of_examples():
 def devices(sizes, slices):
     if CHIP not in SLICES:
         return hardware.Hosts(hardware.GPUS[CHIP], 1, int(np.prod(sizes))).devices()
-    options = {"num_slices": slices} if slices > 1 else {}
-    if CHIP in ("v4", "v5p"):  # whose two cores are one device
-        options["chip_config_name"] = "megacore"
-    described = topologies.get_topology_desc(
-        platform="tpu", topology_name=f"{CHIP}:{SLICES[CHIP]}", **options
-    )
-    return described.devices
+    return hardware.parse_topology(f"{CHIP}:{SLICES[CHIP]}", slices).devices()
 
 
 def lowered(name):

@@ -58,7 +58,7 @@ class LateInteraction(TextGroups):
 
     def _vectors(self, params: Params, inputs: Batch, rngs: Rngs | None) -> jax.Array:
         """Returns float32 [B, K, L, H] for inputs [B, K, L]."""
-        vectors = normalize(self.apply(params, inputs, rngs))
+        vectors = normalize(self.apply(params, inputs, rngs)[0])
         return vectors.reshape(*inputs["input_ids"].shape, self.size)
 
     def compare(self, params: Params, outputs: Any, batch: Batch) -> tuple[Pairs, Pairs]:

@@ -114,7 +114,7 @@ class TextVectors(TextObjective):
     def row_outputs(self, params: Params, batch: Batch, rngs: Rngs | None) -> jax.Array:
         """Returns the vectors of a prepared batch, float32 [B, K, H], or [R, S, H] for packed rows."""
         encoder = {"encoder": params["encoder"]}
-        vectors = self.apply(encoder, batch, rngs, cls_positions=batch.get("cls_positions"))
+        vectors, _ = self.apply(encoder, batch, rngs, cls_positions=batch.get("cls_positions"))
         return vectors.reshape(batch["input_ids"].shape[0], -1, vectors.shape[-1])
 
     def predict(self, params: Params, batch: Batch) -> jax.Array:

@@ -19,8 +19,16 @@ _ALBERT = {
 }
 _USUAL = ("encoder", "masked_lm", "sequence_classification")
 COUNTS = {
-    "bert": (("encoder", "masked_lm", "sequence_classification"), {
-        "base": (108_891_648, 109_514_298, 109_483_778),
+    "bert": (("pooler", "pretraining", "encoder", "masked_lm", "sequence_classification"), {
+        "tiny": (4_385_920, None, None, None, None),
+        "mini": (11_170_560, None, None, None, None),
+        "small": (28_763_648, None, None, None, None),
+        "medium": (41_373_184, None, None, None, None),
+        "base": (109_482_240, 110_106_428, 108_891_648, 109_514_298, 109_483_778),
+        "large": (335_141_888, 336_226_108, None, None, None),
+        "base_cased": (108_310_272, None, None, None, None),
+        "base_multilingual_cased": (177_853_440, None, None, None, None),
+        "base_chinese": (102_267_648, None, None, None, None),
     }),
     "roberta": (_USUAL, {
         "roberta-base": (124_055_040, 124_697_433, 124_647_170),

@@ -9,7 +9,7 @@ import pytest
 from support.text_groups import groups
 from support.tiny_model import draw_parameters, tiny_config
 
-from bert_jax.objectives.embedding.late_interaction import LateInteraction, max_sim, max_sims
+from bert_jax.objectives.embedding.late_interaction import LateInteraction
 from bert_jax.tasks.rows import batches
 
 CONFIG = tiny_config(40).replace(
@@ -24,26 +24,6 @@ def by_loops(query, document, counted):
     for token in query:
         total += max(token @ other for other, counts in zip(document, counted, strict=True) if counts)
     return total
-
-
-def draw(rng, *shape):
-    vectors = rng.normal(size=shape)
-    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
-
-
-def test_a_score_is_the_sum_of_the_largest_products():
-    rng = np.random.default_rng(0)
-    queries, documents = draw(rng, 3, 5, 8), draw(rng, 4, 2, 6, 8)
-    counted = rng.random((4, 2, 6)) < 0.5
-    counted[..., 0] = True
-    found = max_sims(*(jnp.asarray(x, jnp.float32) for x in (queries, documents)), jnp.asarray(counted))
-    assert found.shape == (3, 4, 2)
-    for q in range(3):
-        for d in range(4):
-            for k in range(2):
-                expected = by_loops(queries[q], documents[d, k], counted[d, k])
-                np.testing.assert_allclose(found[q, d, k], expected, rtol=1e-5)
-    np.testing.assert_allclose(max_sim(queries[1], documents[2, 0], counted[2, 0]), found[1, 2, 0], rtol=1e-5)
 
 
 # Models with equal modules share programs, one for each length.

@@ -45,7 +45,7 @@ class Ordinal(RowObjective):
         return OrdinalModel(self.config, self.grades, self.spread)
 
     def logits(self, params, batch, rngs=None):
-        return self.apply(params, batch, rngs)
+        return self.apply(params, batch, rngs)[0]
 
     def criterion(self, logits, targets, weights):
         return losses.cross_entropy(logits, targets, weights)
