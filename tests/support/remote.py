@@ -40,8 +40,8 @@ def bucket():
 
 
 def _add_generations(server):
-    """Adds what the emulator lacks: for TensorStore's OCDBT, a download tells the generation of an object, and
-    an upload may depend on it; for gcsfs, an object can be moved."""
+    """Adds what the emulator lacks: for TensorStore's OCDBT, a download tells the generation of an object,
+    and an upload may depend on it; for gcsfs, an object can be moved."""
     from gcp_storage_emulator.handlers import objects
 
     if hasattr(objects, "generations_added"):
