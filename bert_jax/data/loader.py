@@ -140,8 +140,7 @@ def train_batches(
 
     Returns:
         An iterator over batches as `Dataset.batch` returns them, in which `row_ids` are the positions of the
-            rows
-        in the global batch. Its `close()` ends the threads.
+        rows in the global batch. Its `close()` ends the threads.
     """
     sizes = batch_size if isinstance(batch_size, Ramp) else Ramp.constant(batch_size)
     own = np.arange if own is None else own
