@@ -80,7 +80,7 @@ def test_every_reader_sees_the_whole_model(trained, kind, pretrained, tmp_path):
     directory = trained(kind)
     best = json.loads((directory / "best.json").read_text())
     assert cli.main(["convert", f"--input={directory}", f"--output={tmp_path}/hf", "--to=huggingface"]) == 0
-    predictor = flatten(placement.restack(Predictor(directory, log=[].append)._params))
+    predictor = flatten(placement.restack(Predictor(directory, log=[].append)._loaded[1]))
     stored, loaded = stored_params(directory), convert.load(directory).params
     if kind == "freeze":
         expected = {(name, 1) for name in stored if "/layers/" in name}
