@@ -101,7 +101,7 @@ test-long: $(INSTALLED)
 
 # Suites that touch every library: jax, flax, orbax, optax, numpy, tokenizers and what single features need.
 SAMPLE := tests/checkpoint tests/convert/formats tests/convert/families/test_goldens.py tests/data \
-	tests/data_pipelines/stages tests/data_pipelines/pools tests/kernels/test_dispatch.py tests/models tests/parallel/test_sharding.py \
+	tests/data_pipelines/stages tests/kernels/test_dispatch.py tests/models tests/parallel/test_sharding.py \
 	tests/plots tests/tokenization tests/training/test_optimizers.py tests/training/test_step.py tests/test_extras.py
 test-sample: $(INSTALLED)
 	$(PYTEST) -m 'not long and not slow and not peer and not multiprocess' $(SAMPLE)
