@@ -99,7 +99,7 @@ def test_every_variant_is_trained_and_evaluated_once_and_seeds_are_added(run, tm
     assert more[:5] == rows and [(row["variant"], row["seed"]) for row in more[5:]] == [("small", 1)] * 2
     assert "±" in (tmp_path / "sweep" / "README.md").read_text()
     code, _, error = run("--budget=steps=9")
-    assert code == 2 and "budget" in error
+    assert code == 2 and "small" in error
 
 
 @pytest.mark.slow
