@@ -1,11 +1,12 @@
 """Writes files atomically: under a temporary name, flushed to the disk, then renamed.
 
-A process that is killed may leave NAME.tmp-* or .bert_jax-* behind, which can be deleted.
+A process that is killed may leave NAME.tmp-* behind, which can be deleted.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import uuid
@@ -119,7 +120,9 @@ def replace_directory(path: files.PathLike) -> Iterator[str]:
         return
     folder = os.path.dirname(path)
     files.make_directory(folder)
-    with scratch.directory(folder) as temporary:
+    prefix = f".bert_jax-{os.path.basename(path)}-"
+    _remove_abandoned(folder, prefix)
+    with scratch.directory(folder, prefix) as temporary, _locked(temporary):
         made, replaced = os.path.join(temporary, "new"), f"{path}.replaced-{uuid.uuid4().hex}"
         os.mkdir(made)
         yield made
@@ -131,6 +134,29 @@ def replace_directory(path: files.PathLike) -> Iterator[str]:
             undo.pop_all()
         shutil.rmtree(replaced, ignore_errors=True)
         _sync(folder)
+
+
+@contextlib.contextmanager
+def _locked(folder: str) -> Iterator[bool]:
+    """Yields whether a directory could be locked. The lock ends with the block or the process."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_locked = True
+        except OSError:  # Another process holds it, or the file system has no locks.
+            is_locked = False
+        yield is_locked
+    finally:
+        os.close(descriptor)
+
+
+def _remove_abandoned(folder: str, prefix: str) -> None:
+    """Removes the temporary directories of processes that were killed while they made the same output."""
+    for name in filter(lambda name: name.startswith(prefix), files.names(folder)):
+        with contextlib.suppress(OSError), _locked(path := os.path.join(folder, name)) as is_abandoned:
+            if is_abandoned:
+                shutil.rmtree(path)
 
 
 def copy_file(source: files.PathLike, target: files.PathLike) -> None:

@@ -8,9 +8,9 @@ import tempfile
 _kept: list[tempfile.TemporaryDirectory] = []
 
 
-def directory(parent: str | None = None) -> tempfile.TemporaryDirectory[str]:
+def directory(parent: str | None = None, prefix: str = ".bert_jax-") -> tempfile.TemporaryDirectory[str]:
     """Returns the context of a new local directory, in `parent` or $TMPDIR."""
-    return tempfile.TemporaryDirectory(prefix=".bert_jax-", dir=parent, ignore_cleanup_errors=True)
+    return tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True)
 
 
 def kept_file(name: str, content: bytes) -> str:

@@ -47,7 +47,7 @@ def describe(axis: Any, title: str, x_label: str) -> None:
 
 
 def render(figure: Any, suffix: str) -> bytes:
-    """Returns a figure as a picture; characters that the font lacks are drawn in other installed fonts."""
+    """Renders a figure; other installed fonts provide the characters that its font lacks."""
     texts = figure.findobj(text.Text)
     families = matplotlib.rcParams["font.family"]
     if not all(part.get_text().isascii() for part in texts):

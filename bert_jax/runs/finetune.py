@@ -57,7 +57,7 @@ def finetune(
 ) -> dict[str, Any]:
     """Fine-tunes a model, or resumes, and keeps the checkpoint with the best score on the evaluation file.
 
-    The arguments are those of `pretrain.pretrain`, with a configuration like `bert_jax.tasks.default_config`.
+    `pretrain.pretrain` describes the arguments; the configuration is like `bert_jax.tasks.default_config`.
     Returns the content of best.json: the best step and its scores. Without an evaluation file, it is the last
     step and no scores.
     """

@@ -9,6 +9,7 @@ import io
 import itertools
 import lzma
 import os
+import subprocess
 import sys
 import types
 
@@ -129,6 +130,39 @@ def test_an_error_while_a_directory_is_replaced_leaves_the_old_one(tmp_path, mon
             for name in ("a", "d"):
                 atomic.write_text(os.path.join(folder, name), "new")
         assert files_under(model) == old and os.listdir(tmp_path) == ["model"]
+
+
+KILLED = """
+import os, sys
+from bert_jax.io import atomic
+rename = os.rename
+for moment in range(3):
+    model = f"{sys.argv[1]}/{moment}/model"
+    os.makedirs(model)
+    atomic.write_text(f"{model}/a", "old")
+    if os.fork():
+        os.wait()
+        continue
+    count = iter(range(100))
+    os.rename = lambda *paths: os._exit(1) if next(count) == moment else rename(*paths)
+    with atomic.replace_directory(model) as folder:
+        atomic.write_text(f"{folder}/a", "new")
+    os._exit(0)
+"""
+
+
+def test_a_killed_process_leaves_the_old_content_and_the_next_one_removes_the_rest(tmp_path):
+    subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=True)
+    for moment in range(3):
+        folder = tmp_path / str(moment)
+        (kept,) = [path for path in folder.iterdir() if not path.name.startswith(".")]
+        assert kept.name.startswith("model.replaced-" if moment == 1 else "model")
+        assert files_under(kept) == {"a": "new" if moment == 2 else "old"}
+        with atomic.replace_directory(folder / "model"):
+            assert len(os.listdir(folder)) == 2
+            with atomic.replace_directory(folder / "model"):
+                assert len(os.listdir(folder)) == 3
+        assert os.listdir(folder) == [kept.name] if moment != 1 else len(os.listdir(folder)) == 2
 
 
 def test_temporary_files_and_caches(tmp_path, monkeypatch):

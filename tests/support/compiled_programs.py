@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def compile_programs(chip, names, compiler, package, target):
-    """Returns what `compilations.py` prints for its programs, by name.
+    """Returns {name of a program: line that `compilations.py` prints}.
 
     The compiler is in the folder `compiler`, made by `make TARGET`, or the installed `package`.
     """

@@ -143,7 +143,7 @@ def finetuned(request, tmp_path_factory, files, pretrained):
 def assert_resumes_to_the_same_end(run, finished, copy, capsys, step=4):
     """Asserts that a copy of a finished run resumes from a step, as after a kill, to the same end.
 
-    `run` trains in a given directory and returns the exit code. Returns what it prints.
+    `run` trains in a directory and returns the exit code. The result is the printed text.
     """
     shutil.copytree(finished, copy)
     steps = checkpoint.list_steps(str(finished / "checkpoints"))

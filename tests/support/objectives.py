@@ -41,7 +41,7 @@ def distillation():
 
 
 def replaced_tokens(layers=0, fields=(), **options):
-    """ELECTRA's networks, which share embeddings and have projections of their own."""
+    """ELECTRA's networks, which share embeddings but not projections."""
     own, plain = config(embedding_size=24, num_attention_heads=2, **dict(fields)), tiny_task()
     generator = generator_config(own, 16, layers)
     masked = MaskedLM(generator, plain.vocabulary, plain.masking, next_sentence_head=False)
