@@ -84,7 +84,7 @@ def make(
             root = run_directory.find_root(source)
             task = pipeline or model.head.replace("_", "-")
             header = _header(run, _scores(root), task, repository or public_path(files.absolute(root)))
-            text += _training(run, os.path.basename(model.source)) + _results(root)
+            text += _training(run, os.path.basename(model.source)) + _results(root) + _limits(run)
     data = huggingface_hub.ModelCardData(
         license=license or None, library_name=library, pipeline_tag=pipeline or None, tags=tags, **header
     )
@@ -141,6 +141,18 @@ def _header(run: Mapping[str, Any], scores: Mapping[str, float], task: str, name
     ]
     metrics = [result.metric_type for result in results]
     return header | {"model_name": name, "metrics": metrics, "eval_results": results}
+
+
+def _limits(run: Mapping[str, Any]) -> str:
+    config = run["config"]
+    data = config.get("data") or {}
+    length = config.get("max_seq_length") or (run.get("records") or {}).get("max_seq_length")
+    named = ", ".join(run.get("origin", {}).get("data_sets", ()))
+    trained_on = named or public_path(data.get("train") or config.get("data_dir") or data.get("dir") or "")
+    if not (trained_on and length):
+        return ""
+    limits = f"trained on {trained_on}, with texts of at most {length} tokens"
+    return f"\n## Limits\n\nThe model was {limits}; other data and longer texts are untested.\n"
 
 
 def _usage(model: Model, name: str) -> tuple[str, Sequence[str]]:

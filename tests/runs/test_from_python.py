@@ -92,6 +92,7 @@ def test_a_model_and_a_data_set_by_their_names_and_back(tmp_path, served, capsys
     assert found == run.scores and set(card.data.metrics) == set(found)
     assert card.data.eval_results[0].dataset_type == "org/animals"
     assert card.data.eval_results[0].task_type == "text-classification"
+    assert "at most 16 tokens" in card.text
     loaded = bert_jax.load("org/pushed")
     assert loaded.labels == ("cat", "dog")
     np.testing.assert_array_equal(
